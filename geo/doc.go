@@ -1,0 +1,2 @@
+// Package geo places an address on the globe.
+package geo

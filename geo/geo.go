@@ -1,0 +1,53 @@
+package geo
+
+import (
+	"math"
+	"net/netip"
+)
+
+// A Location says where an address or a site is. Empty fields are unknown. A Location is immutable once it is
+// published; build one with NewLocation, which computes what DistanceKm needs.
+type Location struct {
+	Continent   string // two letters: AF AN AS EU NA OC SA
+	Country     string // ISO 3166-1 alpha-2
+	Subdivision string // as the database names it: an ISO 3166-2 part ("CA") or a name ("California")
+
+	Latitude, Longitude float64 // degrees; meaningful only when HasCoordinates
+	HasCoordinates      bool
+
+	// The point on the unit sphere, so that a distance costs no trigonometry of the site's side.
+	x, y, z float64
+}
+
+// NewLocation returns l with what DistanceKm needs computed.
+func NewLocation(l Location) *Location {
+	if l.HasCoordinates {
+		lat, lon := l.Latitude*math.Pi/180, l.Longitude*math.Pi/180
+		l.x = math.Cos(lat) * math.Cos(lon)
+		l.y = math.Cos(lat) * math.Sin(lon)
+		l.z = math.Sin(lat)
+	}
+	return &l
+}
+
+// EarthRadiusKm is the mean radius R1 of the IUGG, in kilometres.
+const EarthRadiusKm = 6371.0088
+
+// DistanceKm returns the great-circle distance of a and b in kilometres. Both must have coordinates and come from
+// NewLocation. It is exact over the antimeridian and the poles, and for points close together, because it measures
+// the chord.
+func DistanceKm(a, b *Location) float64 {
+	dx, dy, dz := a.x-b.x, a.y-b.y, a.z-b.z
+	half := math.Sqrt(dx*dx+dy*dy+dz*dz) / 2
+	if half > 1 {
+		half = 1
+	}
+	return 2 * EarthRadiusKm * math.Asin(half)
+}
+
+// An Override places a prefix by the operator's word, before any database.
+type Override struct {
+	Prefix   netip.Prefix
+	Site     string   // the site that clients of Prefix prefer; empty: none
+	Location Location // replaces the whole of the database's location when any field is set
+}

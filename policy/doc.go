@@ -1,0 +1,2 @@
+// Package policy narrows candidates to an answer.
+package policy

@@ -1,0 +1,85 @@
+package policy
+
+import (
+	"net/netip"
+	"time"
+
+	"gslbd/state"
+)
+
+// Abstain is what Keep returns when a metric lacks the data to decide.
+const Abstain = -1
+
+// A Metric keeps the candidates that it prefers.
+//
+// Keep reorders set so that those kept come first, in order of preference, and returns their number, or Abstain if it
+// lacks the data to decide. It must not retain set, allocate or block. Time (q.Now), chance (q.Rand) and rotation
+// (q.Turn) come in through q; what it consults of the client's network it widens in q.Scope; the numbers that it
+// compared go to q.Trace when that is not nil (it is nil when serving).
+type Metric interface {
+	Keep(q *Query, set []Candidate) int
+}
+
+// A Candidate is a member within one query.
+type Candidate struct {
+	*state.Member
+	Value  float64 // the number that the present metric compares; scratch
+	NoData bool    // the present metric has no fresh data for it; scratch
+}
+
+// A Query is one question to a policy, and the scratch that deciding it needs. It belongs to one worker, which reuses
+// it; nothing keeps a pointer into it.
+type Query struct {
+	Snapshot *state.Snapshot
+	Service  *state.Service
+	Family   state.Family
+	Now      time.Time
+	Rand     uint64 // chance: one random number a query
+	Turn     uint64 // rotation: the service's turn for this family
+
+	LDNS netip.Addr   // unmapped
+	ECS  netip.Prefix // as sent, masked; the zero Prefix without ECS, with ECS off for the zone, and for length 0
+
+	// Scope is the ECS scope prefix length that the decision needs so far. See Widen.
+	Scope uint8
+
+	Trace *Trace // nil when serving
+
+	scratch scratch
+}
+
+// Widen records that the decision depends on the first bits of the client's network. It has no effect on a query
+// without ECS.
+func (q *Query) Widen(bits int) {
+	if q.ECS.IsValid() && bits > int(q.Scope) {
+		q.Scope = uint8(bits)
+	}
+}
+
+// A Reason says what settled a decision. The metrics' reasons are their MetricIDs.
+type Reason uint8
+
+// A Kind says what to answer.
+type Kind uint8
+
+// The kinds of a decision.
+const (
+	Answer     Kind = iota // the members in Decision.Members, best first
+	LastResort             // the addresses in Service.LastResort (on_all_down: backup)
+	NoData                 // NODATA
+	ServFail               // SERVFAIL (on_all_down: servfail)
+)
+
+// MaxAnswers is the most that services[].answers may be.
+const MaxAnswers = 10
+
+// A Decision is what a chain chose. It is plain data, filled in by Chain.Decide.
+type Decision struct {
+	Kind    Kind
+	N       int                       // how many of Members are set
+	Members [MaxAnswers]*state.Member // best first; only the first counts for least-selected
+	Reason  Reason                    // what settled the first answer
+	TTL     uint32                    // seconds: the service's, or at most 10 where on_all_down or an empty set answers; for NODATA a ceiling
+	AllDown bool                      // on_all_down answered
+	Empty   bool                      // there was no candidate at all
+}

@@ -1,0 +1,2 @@
+// Package state holds what is measured now.
+package state

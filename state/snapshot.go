@@ -1,0 +1,266 @@
+package state
+
+import (
+	"net/netip"
+	"time"
+
+	"gslbd/geo"
+)
+
+// Location is geo's, under a name that policy, dns and admin may use without importing geo.
+type Location = geo.Location
+
+// A Family is an address family: what a question of type A or AAAA asks for.
+type Family uint8
+
+// The two families. They index every [2] array of this package.
+const (
+	V4 Family = iota
+	V6
+)
+
+// String returns "ipv4" or "ipv6".
+func (f Family) String() string {
+	if f == V6 {
+		return "ipv6"
+	}
+	return "ipv4"
+}
+
+// Other returns the other family.
+func (f Family) Other() Family { return 1 - f }
+
+// A Role says in which pool a member stands (failover seed).
+type Role uint8
+
+// The roles.
+const (
+	Primary Role = iota
+	Backup
+)
+
+// String returns the configuration's word.
+func (r Role) String() string {
+	if r == Backup {
+		return "backup"
+	}
+	return "primary"
+}
+
+// Forced is the state that operators have ordered, kept apart from the measured one. A larger value is more
+// restrictive and wins.
+type Forced uint8
+
+// The forced states. ForcedUp overrides the measurement only.
+const (
+	NotForced Forced = iota
+	ForcedUp
+	ForcedDrain
+	ForcedDown
+	ForcedEvacuated
+)
+
+// String returns the order's action, or "" for NotForced.
+func (f Forced) String() string {
+	return [...]string{"", "up", "drain", "down", "evacuated"}[f]
+}
+
+// OnAllDown says what a service answers when no candidate of the asked family is up.
+type OnAllDown uint8
+
+// The choices of on_all_down.
+const (
+	AllDownAll OnAllDown = iota
+	AllDownLastKnownGood
+	AllDownBackup
+	AllDownNoData
+	AllDownServFail
+)
+
+// String returns the configuration's word.
+func (o OnAllDown) String() string {
+	return [...]string{"all", "last-known-good", "backup", "nodata", "servfail"}[o]
+}
+
+// OnDead says what becomes of a member whose site's reports died, or no longer list its virtual server.
+type OnDead uint8
+
+// The choices of on_dead.
+const (
+	DeadCheck OnDead = iota // gslbd's own check decides; where there is none: down
+	DeadKeep
+	DeadDown
+)
+
+// String returns the configuration's word.
+func (o OnDead) String() string { return [...]string{"check", "keep", "down"}[o] }
+
+// Freshness says how old a site's last report is.
+type Freshness uint8
+
+// A site is NeverReported until its first report, then Fresh, Stale (older than stale_after) and Dead (older than
+// dead_after).
+const (
+	NeverReported Freshness = iota
+	Fresh
+	Stale
+	Dead
+)
+
+// String returns the word that status and logs use.
+func (f Freshness) String() string {
+	return [...]string{"never reported", "fresh", "stale", "dead"}[f]
+}
+
+// A Snapshot is all that a query may know, at one moment. It and all that it points to are immutable, except for what
+// says that it is atomic (RTT, Rotation, Counters). Readers load it once a query.
+type Snapshot struct {
+	Version   uint64 // counts publications
+	Epoch     uint64 // counts configurations; Zones and every Service.Chain belong to it
+	Published time.Time
+
+	Sites    []*Site    // in the order of the configuration; Site.Index indexes it
+	Services []*Service // in the order of the configuration; Service.Index indexes it
+	RTT      *RTTTable  // never nil
+	Geo      *geo.DB    // never nil; without databases and overrides it knows no address
+
+	// Zones is what dns built for this configuration. It is opaque here and published together with the services, so
+	// that a query never sees the zones of one configuration and the services of another.
+	Zones any
+
+	Blind      bool // all feeds failed at once: the fault is ours, and states are frozen
+	BlindSince time.Time
+	BlindWhy   string
+}
+
+// ServiceByName returns the service with this name or alias (lower case, no final dot), or nil. A wildcard service is
+// found only by its own name ("*.cdn.example.com").
+func (s *Snapshot) ServiceByName(name string) *Service {
+	for _, svc := range s.Services {
+		if svc.Name == name {
+			return svc
+		}
+		for _, a := range svc.Aliases {
+			if a == name {
+				return svc
+			}
+		}
+	}
+	return nil
+}
+
+// A Site is one data centre as it is known now.
+type Site struct {
+	Name         string
+	ID           uint16 // stable over reloads within a process; keys the RTT table
+	Index        int
+	Zone, Region string
+	Location     *Location // never nil
+	Cost         int
+
+	Freshness Freshness
+	ReportAt  time.Time // arrival of the last accepted report; zero: never
+	Agent     string    // the agent that holds the site
+	Since     time.Time // of Freshness
+
+	// Load is of the last fresh report; HasLoad is false when there is none or it is not fresh.
+	HasLoad         bool
+	Sessions        uint64
+	BitsIn, BitsOut uint64 // per second
+
+	// NewSessions is the mean of new sessions per second over the last (up to) 5 reports, while fresh.
+	HasNewSessions bool
+	NewSessions    float64
+
+	// Utilisation is max(sessions/threshold, max(in, out)/threshold); HasUtilisation is false without fresh load or
+	// without thresholds. Overloaded stands until a fresh report or until the site is dead, so it may be true when
+	// HasUtilisation is false.
+	SessionsLimit, BandwidthLimit uint64 // the thresholds; 0: none
+	HasUtilisation                bool
+	Utilisation                   float64
+	Overloaded                    bool
+	OverloadedSince               time.Time
+	OverloadedWhy                 string
+	Shed                          float64 // share of clients that skip the site, 0..1
+
+	HasServers bool
+	ServersUp  int // servers up behind all virtual servers of the last fresh report
+
+	RTTBlind      bool
+	RTTBlindSince time.Time
+	Warnings      []string // of the last report
+}
+
+// A Service is one load-balanced name.
+type Service struct {
+	Name    string // lower case, no final dot; may begin with "*."
+	Aliases []string
+	Index   int
+
+	TTL        uint32 // seconds
+	Answers    int    // 1..10
+	OnAllDown  OnAllDown
+	LastResort []netip.Addr
+	SlowStart  time.Duration // 0: off
+	PolicyName string
+	Members    []*Member // in the order of the configuration
+
+	// Chain is the *policy.Chain that decides for this service. It is opaque here, like Snapshot.Zones.
+	Chain any
+
+	// The pool in force: the members with InPool. See design section 6.
+	Pool      Role
+	PoolSince time.Time
+	PoolWhy   string
+
+	Rotation *Rotation
+	Counters *Counters
+}
+
+// A Member is one VIP, or CNAME target, of a service at one site.
+type Member struct {
+	Name       string
+	Index      int
+	Site       *Site
+	Addr       [2]netip.Addr // by Family; invalid: none. With CNAME both are invalid and the member has both families
+	CNAME      string        // target, or ""
+	Weight     int           // 0..; 100 is neutral
+	Preference int           // 0..1000, higher is better
+	Role       Role
+	InPool     bool
+	Hash       uint64 // HashName(Name): the same in every process, for rendezvous hashing
+
+	Forced    Forced
+	ForcedWhy string
+
+	Up        [2]bool // by Family: measured, damped and frozen state with orders "up" applied. False for a family that it lacks
+	Since     [2]time.Time
+	Why       [2]string
+	Recovered [2]time.Time // when it last came up from down, for slow start; zero: never was down
+
+	// LastGood is true for those that were up just before the last member of that family went down.
+	LastGood [2]bool
+
+	HasServers bool
+	ServersUp  int // servers up behind the member's virtual servers; meaningful with HasServers
+	Servers    int // servers that count (not in maintenance or drain)
+
+	HasLatency [2]bool
+	Latency    [2]time.Duration // of the last successful own check
+}
+
+// Has reports whether the member can answer for the family.
+func (m *Member) Has(f Family) bool { return m.CNAME != "" || m.Addr[f].IsValid() }
+
+// AnyUp reports whether any family of the member is up.
+func (m *Member) AnyUp() bool { return m.Up[V4] || m.Up[V6] }
+
+// HashName is FNV-1a (64 bit) of name. It is the same in every process and version, so that a fleet agrees.
+func HashName(name string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := 0; i < len(name); i++ {
+		h ^= uint64(name[i])
+		h *= 1099511628211
+	}
+	return h
+}
