@@ -1,0 +1,518 @@
+package sitereport
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/netip"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// ErrTooLarge is what Decode returns for a report that is longer than its limit.
+var ErrTooLarge = errors.New("the report is too large")
+
+// Decode reads one report of at most limit bytes. It returns an error that names the field and says why for whatever it
+// cannot read or that is out of range, for a field that is given twice, and for what follows the report; it never
+// returns half a report. Unknown fields are ignored, because agents and servers are upgraded at different times; null
+// is the same as absent. Names of fields are compared exactly.
+//
+// It reads token by token, and not into the structs by reflection, so that counts are bounded while reading: four
+// megabytes of "{},{}," must not become hundreds of megabytes of structs.
+func Decode(r io.Reader, limit int64) (*Report, error) {
+	lr := &io.LimitedReader{R: r, N: limit + 1}
+	d := decoder{json: json.NewDecoder(lr)}
+	d.json.UseNumber()
+	var rep Report
+	err := d.report(&rep)
+	if err == nil {
+		err = d.end()
+	}
+	if lr.N <= 0 {
+		return nil, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &rep, nil
+}
+
+// A decoder reads JSON tokens and knows where it is.
+type decoder struct {
+	json    *json.Decoder
+	path    []step
+	servers int // read so far, behind all virtual servers
+}
+
+// A step of a path is a field, or with an empty field an index.
+type step struct {
+	field string
+	index int
+}
+
+func (d *decoder) errorf(format string, args ...any) error {
+	var b strings.Builder
+	for i, s := range d.path {
+		switch {
+		case s.field == "":
+			fmt.Fprintf(&b, "[%d]", s.index)
+		case i > 0:
+			b.WriteString("." + s.field)
+		default:
+			b.WriteString(s.field)
+		}
+	}
+	if b.Len() > 0 {
+		b.WriteString(": ")
+	}
+	fmt.Fprintf(&b, format, args...)
+	return errors.New(b.String())
+}
+
+// failed explains an error of the JSON decoder or of the connection.
+func (d *decoder) failed(err error) error {
+	var syntax *json.SyntaxError
+	switch {
+	case errors.Is(err, io.EOF) && len(d.path) == 0 && d.json.InputOffset() == 0:
+		return errors.New("there is no report: the body is empty")
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return d.errorf("the report is cut off after %d bytes", d.json.InputOffset())
+	case errors.As(err, &syntax):
+		return d.errorf("not JSON: %s (byte %d)", syntax, syntax.Offset)
+	}
+	return d.errorf("%s", err)
+}
+
+func (d *decoder) token() (json.Token, error) {
+	t, err := d.json.Token()
+	if err != nil {
+		return nil, d.failed(err)
+	}
+	return t, nil
+}
+
+// end reads to the end, so that a report is not accepted before all of it is here.
+func (d *decoder) end() error {
+	_, err := d.json.Token()
+	var syntax *json.SyntaxError
+	switch {
+	case err == io.EOF:
+		return nil
+	case err == nil, errors.As(err, &syntax):
+		return errors.New("there is more after the report: send one JSON object")
+	}
+	return d.failed(err)
+}
+
+// object reads an object with the given fields; read reads the value of one.
+func (d *decoder) object(fields []string, read func(field string) error) error {
+	t, err := d.token()
+	if err != nil {
+		return err
+	}
+	if t == nil {
+		return nil
+	}
+	if t != json.Delim('{') {
+		return d.errorf("%s where an object belongs", kind(t))
+	}
+	var seen uint
+	for d.json.More() {
+		key, err := d.token()
+		if err != nil {
+			return err
+		}
+		at := -1
+		for i, f := range fields {
+			if f == key {
+				at = i
+			}
+		}
+		if at < 0 {
+			var ignored json.RawMessage
+			if err := d.json.Decode(&ignored); err != nil {
+				return d.failed(err)
+			}
+			continue
+		}
+		d.path = append(d.path, step{field: fields[at]})
+		if seen&(1<<at) != 0 {
+			return d.errorf("given twice")
+		}
+		seen |= 1 << at
+		if err := read(fields[at]); err != nil {
+			return err
+		}
+		d.path = d.path[:len(d.path)-1]
+	}
+	_, err = d.token() // the closing brace
+	return err
+}
+
+// array reads an array of at most most values; read reads one.
+func (d *decoder) array(most int, read func() error) error {
+	t, err := d.token()
+	if err != nil || t == nil {
+		return err
+	}
+	if t != json.Delim('[') {
+		return d.errorf("%s where a list belongs", kind(t))
+	}
+	for i := 0; d.json.More(); i++ {
+		if i == most {
+			return d.errorf("more than %d entries", most)
+		}
+		d.path = append(d.path, step{index: i})
+		if err := read(); err != nil {
+			return err
+		}
+		d.path = d.path[:len(d.path)-1]
+	}
+	_, err = d.token() // the closing bracket
+	return err
+}
+
+// kind names a token in an error.
+func kind(t json.Token) string {
+	switch t := t.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return "a truth value"
+	case json.Number:
+		return "a number"
+	case string:
+		return "a string"
+	case json.Delim:
+		if t == '[' {
+			return "a list"
+		}
+	}
+	return "an object"
+}
+
+// text reads a string.
+func (d *decoder) text() (string, error) {
+	t, err := d.token()
+	if err != nil || t == nil {
+		return "", err
+	}
+	s, ok := t.(string)
+	if !ok {
+		return "", d.errorf("%s where a string belongs", kind(t))
+	}
+	return s, nil
+}
+
+// name reads a string that names something: it ends up in logs, in telemetry and on terminals.
+func (d *decoder) name(into *string) error {
+	s, err := d.text()
+	if err != nil {
+		return err
+	}
+	if len(s) > MaxName {
+		return d.errorf("%d bytes are more than %d", len(s), MaxName)
+	}
+	for _, r := range s {
+		if !unicode.IsPrint(r) || r == utf8.RuneError {
+			return d.errorf("%q has a character that cannot be printed", s)
+		}
+	}
+	*into = s
+	return nil
+}
+
+// reason reads a text for people. What a health check was told by a server may be anything, and a site must not be
+// unheard because of it; so it is made printable and short.
+func (d *decoder) reason(into *string) error {
+	s, err := d.text()
+	if err != nil {
+		return err
+	}
+	s = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, s)
+	if len(s) > MaxReason {
+		cut := MaxReason - len("…")
+		for !utf8.RuneStart(s[cut]) {
+			cut--
+		}
+		s = s[:cut] + "…"
+	}
+	*into = strings.TrimSpace(s)
+	return nil
+}
+
+// word reads one of the given words.
+func (d *decoder) word(into *string, words ...string) error {
+	var s string
+	if err := d.name(&s); err != nil {
+		return err
+	}
+	for _, w := range words {
+		if s == w {
+			*into = s
+			return nil
+		}
+	}
+	if s == "" {
+		return nil
+	}
+	return d.errorf("%q is not one of %s", s, strings.Join(words, ", "))
+}
+
+// number reads a number of 0 to most; nil for null.
+func (d *decoder) number(most float64) (*float64, error) {
+	t, err := d.token()
+	if err != nil || t == nil {
+		return nil, err
+	}
+	n, ok := t.(json.Number)
+	if !ok {
+		return nil, d.errorf("%s where a number belongs", kind(t))
+	}
+	v, err := n.Float64()
+	if err != nil || math.IsNaN(v) || v < 0 || v > most {
+		return nil, d.errorf("%s is not between 0 and %s", shorten(n.String()), strconv.FormatFloat(most, 'f', -1, 64))
+	}
+	return &v, nil
+}
+
+// whole reads a whole number of 0 to most, which is below 2^53; nil for null. 3e5 and 3.0 are whole.
+func (d *decoder) whole(most float64) (*uint64, error) {
+	v, err := d.number(most)
+	if err != nil || v == nil {
+		return nil, err
+	}
+	if *v != math.Trunc(*v) {
+		return nil, d.errorf("%v is not a whole number", *v)
+	}
+	u := uint64(*v)
+	return &u, nil
+}
+
+// rate reads a rate of 0 to most and rounds it, since who computes a rate seldom gets a whole number.
+func (d *decoder) rate(most float64) (*uint64, error) {
+	v, err := d.number(most)
+	if err != nil || v == nil {
+		return nil, err
+	}
+	u := uint64(math.Round(*v))
+	return &u, nil
+}
+
+// sequence reads any uint64; nil for null.
+func (d *decoder) sequence() (*uint64, error) {
+	t, err := d.token()
+	if err != nil || t == nil {
+		return nil, err
+	}
+	n, ok := t.(json.Number)
+	if !ok {
+		return nil, d.errorf("%s where a number belongs", kind(t))
+	}
+	v, err := strconv.ParseUint(n.String(), 10, 64)
+	if err != nil {
+		return nil, d.errorf("%s is not a whole number between 0 and %d", shorten(n.String()), uint64(math.MaxUint64))
+	}
+	return &v, nil
+}
+
+func (d *decoder) truth(into *bool) error {
+	t, err := d.token()
+	if err != nil || t == nil {
+		return err
+	}
+	b, ok := t.(bool)
+	if !ok {
+		return d.errorf("%s where true or false belongs", kind(t))
+	}
+	*into = b
+	return nil
+}
+
+func (d *decoder) address(into *netip.Addr) error {
+	s, err := d.text()
+	if err != nil || s == "" {
+		return err
+	}
+	a, err := netip.ParseAddr(s)
+	if err != nil || a.Zone() != "" {
+		return d.errorf("%q is not an IP address", shorten(s))
+	}
+	*into = a.Unmap()
+	return nil
+}
+
+func (d *decoder) prefix(into *netip.Prefix) error {
+	s, err := d.text()
+	if err != nil || s == "" {
+		return err
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil || p.Addr().Is4In6() {
+		return d.errorf("%q is not an IP prefix", shorten(s))
+	}
+	least := 56
+	if p.Addr().Is4() {
+		least = 24
+	}
+	if p.Bits() < least {
+		return d.errorf("%s is shorter than /%d, so its hosts may be far apart", p, least)
+	}
+	*into = p.Masked()
+	return nil
+}
+
+// shorten keeps an error short whatever was sent.
+func shorten(s string) string {
+	if len(s) > 64 {
+		return strings.ToValidUTF8(s[:64], "") + "…"
+	}
+	return s
+}
+
+func (d *decoder) report(r *Report) error {
+	err := d.object([]string{"site", "agent", "boot_id", "sequence", "load", "virtual_servers", "rtts"}, func(field string) (err error) {
+		switch field {
+		case "site":
+			return d.name(&r.Site)
+		case "agent":
+			return d.name(&r.Agent)
+		case "boot_id":
+			return d.name(&r.BootID)
+		case "sequence":
+			r.Sequence, err = d.sequence()
+		case "load":
+			r.Load, err = d.load()
+		case "virtual_servers":
+			return d.array(MaxVirtualServers, func() error {
+				v, err := d.virtualServer()
+				r.VirtualServers = append(r.VirtualServers, v)
+				return err
+			})
+		case "rtts":
+			return d.array(MaxRTTs, func() error {
+				t, err := d.rtt()
+				r.RTTs = append(r.RTTs, t)
+				return err
+			})
+		}
+		return err
+	})
+	if err == nil && r.Site == "" {
+		err = errors.New("site: missing")
+	}
+	return err
+}
+
+func (d *decoder) load() (*Load, error) {
+	l := new(Load)
+	err := d.object([]string{"sessions", "new_sessions_per_second", "bits_per_second_in", "bits_per_second_out"}, func(field string) (err error) {
+		switch field {
+		case "sessions":
+			l.Sessions, err = d.whole(MaxSessions)
+		case "new_sessions_per_second":
+			l.NewSessions, err = d.number(MaxNewSessions)
+		case "bits_per_second_in":
+			l.BitsPerSecIn, err = d.rate(MaxBits)
+		case "bits_per_second_out":
+			l.BitsPerSecOut, err = d.rate(MaxBits)
+		}
+		return err
+	})
+	return l, err
+}
+
+func (d *decoder) virtualServer() (v VirtualServer, err error) {
+	err = d.object([]string{"name", "address", "port", "protocol", "sessions", "servers"}, func(field string) (err error) {
+		switch field {
+		case "name":
+			return d.name(&v.Name)
+		case "address":
+			return d.address(&v.Address)
+		case "port":
+			port, err := d.whole(65535)
+			if port != nil {
+				v.Port = uint16(*port)
+			}
+			return err
+		case "protocol":
+			return d.word(&v.Protocol, "tcp", "udp")
+		case "sessions":
+			v.Sessions, err = d.whole(MaxSessions)
+		case "servers":
+			return d.array(MaxServers, func() error {
+				if d.servers++; d.servers > MaxServers {
+					return d.errorf("more than %d servers in the report", MaxServers)
+				}
+				s, err := d.server()
+				v.Servers = append(v.Servers, s)
+				return err
+			})
+		}
+		return err
+	})
+	if err == nil && v.Name == "" && !v.Address.IsValid() {
+		err = d.errorf("has neither a name nor an address")
+	}
+	return v, err
+}
+
+func (d *decoder) server() (s Server, err error) {
+	err = d.object([]string{"name", "address", "state", "reason"}, func(field string) error {
+		switch field {
+		case "name":
+			return d.name(&s.Name)
+		case "address":
+			return d.name(&s.Address)
+		case "state":
+			return d.word(&s.State, StateUp, StateDown, StateDrain, StateMaint, StateUnknown)
+		default:
+			return d.reason(&s.Reason)
+		}
+	})
+	if err == nil && s.Name == "" && s.Address == "" {
+		err = d.errorf("has neither a name nor an address")
+	}
+	return s, err
+}
+
+func (d *decoder) rtt() (t RTT, err error) {
+	err = d.object([]string{"resolver", "prefix", "rtt_ms", "lost", "method", "age_ms"}, func(field string) (err error) {
+		switch field {
+		case "resolver":
+			return d.address(&t.Resolver)
+		case "prefix":
+			return d.prefix(&t.Prefix)
+		case "rtt_ms":
+			t.Millis, err = d.number(MaxRTTMillis)
+		case "lost":
+			return d.truth(&t.Lost)
+		case "method":
+			return d.word(&t.Method, "icmp", "dns", "tcp")
+		case "age_ms":
+			age, err := d.rate(MaxAgeMillis)
+			if age != nil {
+				t.AgeMS = *age
+			}
+			return err
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+	case t.Resolver.IsValid() == t.Prefix.IsValid():
+		err = d.errorf("needs either a resolver or a prefix")
+	case t.Lost == (t.Millis != nil):
+		err = d.errorf("needs either rtt_ms or lost")
+	}
+	return t, err
+}

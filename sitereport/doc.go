@@ -1,0 +1,15 @@
+// Package sitereport is how a site tells gslbd what it measures: the report and its JSON (Report, Answer), the receiver
+// that gslbd runs (Receiver), and the agent that sends reports from the site.
+//
+// It refuses a report that it cannot read whole: a number out of range, a field given twice or of the wrong type, more
+// entries than the limits, anything after the report. It never clamps a number and never applies half a report. It
+// refuses a report whose sender does not prove to be of the site: with the site's token, or, where the site has none,
+// by coming from a loopback address.
+//
+// Concurrency: Decode and the types are plain data. A Receiver's methods may be called at any time from any goroutine;
+// reports of one site are applied one after the other, those of different sites do not wait for each other.
+//
+// Failure: whatever a site sends changes only that site. A refused report leaves what the site reported before in
+// force, and its age running. Memory is bounded: by the limits of a report, by MaxAgents a site, and by the number of
+// connections.
+package sitereport
