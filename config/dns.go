@@ -1,0 +1,66 @@
+package config
+
+import (
+	"net/netip"
+	"time"
+)
+
+// DNS is the section dns: how the server speaks DNS.
+type DNS struct {
+	// Listen are the addresses (IP:port; ":53" is every address) served, UDP and TCP on each. Default
+	// [127.0.0.1:5300], at most 64.
+	Listen []string `mapstructure:"listen" default:"127.0.0.1:5300" as:"listen" size:"64"`
+	// NSID is returned to those who ask for it (RFC 5001). At most 128 bytes; default: empty, no NSID.
+	NSID string `mapstructure:"nsid" as:"shorttext"`
+	// ECS says whether the client subnet option (RFC 7871) is honoured; zones[].ecs may switch it off for a zone.
+	// Default true.
+	ECS bool `mapstructure:"ecs" default:"true"`
+	// MaxUDPPayload is the largest UDP response in bytes. 512 (RFC 1035) to 4096, default 1232, which fits every path
+	// without fragments.
+	MaxUDPPayload int `mapstructure:"max_udp_payload" default:"1232" min:"512" max:"4096"`
+	// DrainTime is how long sockets stay open after readiness has failed at shutdown. 0s to 5m, default 5s.
+	DrainTime time.Duration `mapstructure:"drain_time" default:"5s" min:"0s" max:"5m"`
+	// Version is the answer to version.bind (CH TXT). At most 128 bytes; default: empty, which refuses the question.
+	Version string `mapstructure:"version" as:"shorttext"`
+
+	Cookies   Cookies   `mapstructure:"cookies"`
+	RateLimit RateLimit `mapstructure:"rate_limit"`
+	TCP       TCP       `mapstructure:"tcp"`
+	TLS       DNSTLS    `mapstructure:"tls"`
+}
+
+// TCP is the section dns.tcp.
+type TCP struct {
+	// IdleTimeout closes a connection without a query (RFC 7766 section 6.2.3). 100ms to 10m, default 10s.
+	IdleTimeout time.Duration `mapstructure:"idle_timeout" default:"10s" min:"100ms" max:"10m"`
+	// MaxConnections is the most connections at a time; one more sheds the one that is idle longest. 1 to 100000,
+	// default 1000.
+	MaxConnections int `mapstructure:"max_connections" default:"1000" min:"1" max:"100000"`
+	// MaxConnectionsPerClient is the most of them from one address. 1 to 100000, default 100.
+	MaxConnectionsPerClient int `mapstructure:"max_connections_per_client" default:"100" min:"1" max:"100000"`
+}
+
+// Cookies is the section dns.cookies (RFC 7873). This version has no cookies: they are off.
+type Cookies struct {
+	Enabled    bool   `mapstructure:"enabled" default:"false" later:"true"`
+	SecretFile string `mapstructure:"secret_file" later:"true"`
+}
+
+// RateLimit is the section dns.rate_limit. This version does not limit rates: the rest is read and has no effect.
+type RateLimit struct {
+	// ResponsesPerSecond must be 0: off.
+	ResponsesPerSecond int `mapstructure:"responses_per_second" default:"0" min:"0" later:"true"`
+	// Slip answers every so manieth limited query truncated. 0 to 10, default 2.
+	Slip int `mapstructure:"slip" default:"2" min:"0" max:"10"`
+	// Exempt are prefixes that are never limited. Default: none.
+	Exempt []netip.Prefix `mapstructure:"exempt" size:"10000"`
+	// LogOnly counts and logs in place of limiting. Default false.
+	LogOnly bool `mapstructure:"log_only" default:"false"`
+}
+
+// DNSTLS is the section dns.tls: DNS over TLS (RFC 7858). This version has none.
+type DNSTLS struct {
+	Listen      []string `mapstructure:"listen" later:"true"`
+	Certificate string   `mapstructure:"certificate" later:"true"`
+	Key         string   `mapstructure:"key" later:"true"`
+}

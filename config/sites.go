@@ -1,0 +1,44 @@
+package config
+
+import "time"
+
+// Site is one entry of sites: a data centre.
+type Site struct {
+	// Name is required and unique.
+	Name string `mapstructure:"name" required:"true" as:"name"`
+	// Zone is the failure domain (availability zone). Default: empty.
+	Zone string `mapstructure:"zone" as:"name"`
+	// Region groups zones. Default: empty.
+	Region   string   `mapstructure:"region" as:"name"`
+	Location Location `mapstructure:"location"`
+	Capacity Capacity `mapstructure:"capacity"`
+	// Cost is what the metric cost compares; the lowest is preferred. 0 to 1000000, default 0.
+	Cost int `mapstructure:"cost" default:"0" min:"0" max:"1000000"`
+	// TokenFile holds the token that the site's agents must present. Default: none; reports from loopback only.
+	TokenFile string `mapstructure:"token_file" as:"path"`
+	// Token is what TokenFile holds.
+	Token Secret `mapstructure:"-"`
+}
+
+// Capacity is the section sites[].capacity: from when a site is overloaded. See the metric capacity.
+type Capacity struct {
+	// Sessions is the threshold of open sessions. At least 1; default off: 0, no threshold.
+	Sessions uint64 `mapstructure:"sessions" default:"off" min:"1" off:"true"`
+	// Bandwidth is the threshold of bits per second, written with bps, kbps, Mbps, Gbps or Tbps (powers of 1000).
+	// At least 1bps; default off: 0, no threshold.
+	Bandwidth uint64 `mapstructure:"bandwidth" default:"off" min:"1bps" max:"1000000Tbps" as:"bandwidth" off:"true"`
+	// Resume is the share of the thresholds below which the site is eligible again. 1% to 100%, default 90%; held as 0.9.
+	Resume float64 `mapstructure:"resume" default:"90%" min:"1%" max:"100%" as:"percent"`
+	// Hold is how long it must have stayed below. 0s to 1h, default 60s: twice the usual TTL.
+	Hold time.Duration `mapstructure:"hold" default:"60s" min:"0s" max:"1h"`
+	// ShedFrom is the utilisation from which a growing share of clients skips the site. 1% to 99%; default off: 0.
+	ShedFrom float64 `mapstructure:"shed_from" default:"off" min:"1%" max:"99%" as:"percent" off:"true"`
+}
+
+// ZoneAlias is one entry of zone_aliases: other accounts' names of a failure domain.
+type ZoneAlias struct {
+	// ID is the zone of a site. Required, unique.
+	ID string `mapstructure:"id" required:"true" as:"name"`
+	// Names stand for ID. Required, each listed once in all of zone_aliases.
+	Names []string `mapstructure:"names" required:"true" as:"name" size:"100"`
+}
