@@ -1,0 +1,519 @@
+package sitereport
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"golang.org/x/net/netutil"
+
+	"gslbd/state"
+)
+
+// ReceiverOptions configure a Receiver.
+type ReceiverOptions struct {
+	Listen string // host:port
+
+	// Report applies an accepted report: Store.Report. It may be called for several sites at once, but for one site
+	// only one after the other.
+	Report func(*state.Report) (state.ReportResult, error)
+
+	Config ReceiverConfig
+	Log    *zap.Logger // nil: nothing is logged
+}
+
+// ReceiverConfig is what a reload may change of a Receiver.
+type ReceiverConfig struct {
+	Sites    []ReceiverSite
+	Interval time.Duration // between an agent's reports; default 5s. Reports less than a fifth of it apart are refused
+	Methods  []string      // rtt.methods, passed on to agents unless it is only icmp, which is what they do by default
+}
+
+// A ReceiverSite is a site that may report.
+type ReceiverSite struct {
+	Name  string
+	Token string // what its agents must present; empty: reports are accepted from loopback addresses only
+}
+
+const (
+	defaultInterval = 5 * time.Second
+
+	// maxConnections bounds the receiver's memory. Two hundred sites with a pair of agents each need 400.
+	maxConnections = 1000
+	// maxReading is how many reports of one site are read at once, so that one site cannot take all the memory.
+	maxReading = 4
+	// maxRetired is how many former boots of an agent are remembered and refused.
+	maxRetired = 8
+	// agentForget is how long an agent must have been silent before another may take its place among MaxAgents.
+	agentForget = time.Minute
+	// refusalLogEvery is the least time between two log lines for the same reason and site.
+	refusalLogEvery = time.Minute
+	// shutdownTime is what reports that are being answered get when the receiver stops.
+	shutdownTime = 5 * time.Second
+)
+
+// A Receiver takes the sites' reports over HTTP (design section 9) and hands them to the Store.
+type Receiver struct {
+	// Fixed at construction.
+	listen string
+	report func(*state.Report) (state.ReportResult, error)
+	log    *zap.Logger
+
+	nobody *siteState // counts and logs what belongs to no site that we know
+
+	// Atomic, replaced whole by Set.
+	config atomic.Pointer[receiverConfig]
+
+	mu       sync.Mutex // guards listener, and orders calls of Set
+	listener net.Listener
+}
+
+// A receiverConfig is a ReceiverConfig in the form that serving needs. It is immutable.
+type receiverConfig struct {
+	interval time.Duration
+	methods  []string // nil: icmp
+	sites    map[string]*siteEntry
+}
+
+// A siteEntry is how a site is configured.
+type siteEntry struct {
+	*siteState
+	secured bool
+	token   [sha256.Size]byte // of the token, where secured
+}
+
+// A siteState is what the receiver remembers of one site over its reports.
+type siteState struct {
+	// Fixed at construction.
+	name    string
+	reading chan struct{} // a slot for each report that is being read
+
+	counts [results]atomic.Uint64
+
+	mu       sync.Mutex // guards what follows; held while a report is applied, which makes reports of a site take turns
+	agents   map[string]*agentState
+	loggedAt [results]time.Time
+	unlogged [results]int
+}
+
+// An agentState is what the receiver remembers of one agent.
+type agentState struct {
+	boot    string
+	retired []string // former boots, oldest first
+	hasSeq  bool
+	seq     uint64
+	at      time.Time // arrival of the last accepted report
+	answer  *Answer   // to that report, for when it comes again
+}
+
+// A result is the outcome of one report. The words are the values of the label of gslbd_reports_total.
+type result int
+
+const (
+	accepted result = iota
+	repeated
+	unreadable
+	unauthorized
+	forbidden
+	unknownSite
+	outdated
+	tooLarge
+	unsupported
+	tooSoon
+	failed
+	results
+)
+
+func (r result) String() string {
+	return [...]string{
+		"accepted", "repeated", "unreadable", "unauthorized", "forbidden", "unknown_site", "outdated", "too_large",
+		"unsupported", "too_soon", "failed",
+	}[r]
+}
+
+func (r result) status() int {
+	return [...]int{200, 200, 400, 401, 403, 404, 409, 413, 415, 429, 503}[r]
+}
+
+// A refusal is why a report was not accepted.
+type refusal struct {
+	result result
+	why    string
+}
+
+func refuse(r result, format string, args ...any) *refusal {
+	return &refusal{r, fmt.Sprintf(format, args...)}
+}
+
+// NewReceiver returns a Receiver that does not listen yet.
+func NewReceiver(opts ReceiverOptions) *Receiver {
+	r := &Receiver{listen: opts.Listen, report: opts.Report, log: opts.Log, nobody: newSiteState("")}
+	if r.log == nil {
+		r.log = zap.NewNop()
+	}
+	r.Set(opts.Config)
+	return r
+}
+
+func newSiteState(name string) *siteState {
+	return &siteState{name: name, reading: make(chan struct{}, maxReading), agents: map[string]*agentState{}}
+}
+
+// Set applies another configuration. What is remembered of the agents of sites that stay is kept.
+func (r *Receiver) Set(c ReceiverConfig) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next := &receiverConfig{
+		interval: c.Interval,
+		methods:  slices.Clone(c.Methods),
+		sites:    make(map[string]*siteEntry, len(c.Sites)),
+	}
+	if next.interval <= 0 {
+		next.interval = defaultInterval
+	}
+	if slices.Equal(next.methods, []string{"icmp"}) {
+		next.methods = nil
+	}
+	old := r.config.Load()
+	for _, cs := range c.Sites {
+		e := &siteEntry{secured: cs.Token != "", token: sha256.Sum256([]byte(cs.Token))}
+		if old != nil && old.sites[cs.Name] != nil {
+			e.siteState = old.sites[cs.Name].siteState
+		} else {
+			e.siteState = newSiteState(cs.Name)
+		}
+		next.sites[cs.Name] = e
+	}
+	r.config.Store(next)
+}
+
+// Bind opens the listener, so that an address that cannot be had is known before anything is served. Run calls it too.
+func (r *Receiver) Bind() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.listener != nil {
+		return nil
+	}
+	l, err := net.Listen("tcp", r.listen)
+	if err != nil {
+		return fmt.Errorf("sitereport: reports.listen: %w", err)
+	}
+	r.listener = l
+	return nil
+}
+
+// Addr returns the address that is listened on; nil before Bind.
+func (r *Receiver) Addr() net.Addr {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.listener == nil {
+		return nil
+	}
+	return r.listener.Addr()
+}
+
+// Run serves until ctx is done, then lets what is being answered finish for at most five seconds. It returns nil when
+// it was told to stop. A Receiver runs once.
+func (r *Receiver) Run(ctx context.Context) error {
+	if err := r.Bind(); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	l := netutil.LimitListener(r.listener, maxConnections)
+	r.mu.Unlock()
+	errorLog, _ := zap.NewStdLogAt(r.log, zap.WarnLevel) // it fails for unknown levels only
+	srv := &http.Server{
+		Handler:           r.Handler(),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		WriteTimeout:      45 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    8 << 10,
+		ErrorLog:          errorLog,
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("sitereport: serve: %w", err)
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
+	defer cancel()
+	if err := srv.Shutdown(stop); err != nil {
+		srv.Close() // whoever is still reading or writing is cut off, which is what the time limit is for
+	}
+	<-served
+	return nil
+}
+
+// Handler returns the receiver's HTTP handler.
+func (r *Receiver) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/sites/{site}/report", r.receive)
+	return mux
+}
+
+// receive answers one report.
+func (r *Receiver) receive(w http.ResponseWriter, req *http.Request) {
+	site, no := r.admit(req)
+	var answer *Answer
+	res := accepted
+	if no == nil {
+		answer, res, no = r.read(site, req)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	if no != nil {
+		res = no.result
+		answer = newAnswer()
+		answer.Error = no.why
+		r.refused(site, no, req.RemoteAddr)
+	}
+	site.counts[res].Add(1)
+	switch res {
+	case unauthorized:
+		w.Header().Set("WWW-Authenticate", `Bearer realm="gslbd reports"`)
+		w.Header().Set("Connection", "close") // strangers do not keep connections
+	case forbidden, unknownSite, tooLarge:
+		w.Header().Set("Connection", "close")
+	case tooSoon, failed:
+		w.Header().Set("Retry-After", "1")
+	}
+	w.WriteHeader(res.status())
+	// An agent that went away cannot be told anything; it sends the report again.
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+func newAnswer() *Answer {
+	return &Answer{Probe: []ProbeTarget{}, Services: []ServiceState{}, Drain: []string{}, Warnings: []string{}}
+}
+
+// admit decides from the request's header alone whether its body is read. It always returns a siteState to count at.
+func (r *Receiver) admit(req *http.Request) (*siteState, *refusal) {
+	name := req.PathValue("site")
+	token, presented := bearer(req)
+	sum := sha256.Sum256([]byte(token))
+
+	// All tokens are compared, whatever matches, so that the time says nothing about them. Two sites may share a token.
+	sites := r.config.Load().sites
+	entry := sites[name]
+	matches, others := false, false
+	for _, e := range sites {
+		if e.secured && subtle.ConstantTimeCompare(sum[:], e.token[:]) == 1 {
+			matches = matches || e == entry
+			others = others || e != entry
+		}
+	}
+
+	local := loopback(req.RemoteAddr)
+	if entry == nil {
+		if !others && (presented || !local) {
+			return r.nobody, refuse(unauthorized, noToken) // strangers do not learn which sites there are
+		}
+		return r.nobody, refuse(unknownSite, "site: there is no site %q in the configuration", shorten(name))
+	}
+	site := entry.siteState
+	switch {
+	case matches:
+	case others:
+		return site, refuse(forbidden, "the token is that of another site")
+	case entry.secured:
+		return site, refuse(unauthorized, noToken)
+	case !local:
+		return site, refuse(forbidden, "the site has no token, so its reports are accepted from loopback addresses only: set sites[].token_file")
+	case req.Header.Get("Origin") != "" || !localHost(req.Host):
+		return site, refuse(forbidden, "the request comes from a web page")
+	}
+	if media, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || media != "application/json" {
+		return site, refuse(unsupported, `send "Content-Type: application/json"`)
+	}
+	if e := req.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+		return site, refuse(unsupported, "send the report without Content-Encoding")
+	}
+	if req.ContentLength > MaxReport {
+		return site, refuse(tooLarge, "the report has %d bytes, more than %d", req.ContentLength, int64(MaxReport))
+	}
+	return site, nil
+}
+
+// noToken says the same for a site that there is and for one that there is not.
+const noToken = `the token is missing or not that of the site: send "Authorization: Bearer TOKEN" with the token of sites[].token_file`
+
+// bearer returns the bearer token of the request (RFC 6750 section 2.1).
+func bearer(req *http.Request) (token string, ok bool) {
+	scheme, token, _ := strings.Cut(req.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return "", false
+	}
+	token = strings.TrimSpace(token)
+	return token, token != ""
+}
+
+func loopback(remote string) bool {
+	a, err := netip.ParseAddrPort(remote)
+	return err == nil && a.Addr().Unmap().IsLoopback()
+}
+
+// localHost reports whether host is one that a program on this machine uses. A web page whose own name was pointed at a
+// loopback address sends that name.
+func localHost(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil || host == "" || strings.EqualFold(host, "localhost")
+}
+
+// read reads the report and applies it.
+func (r *Receiver) read(site *siteState, req *http.Request) (*Answer, result, *refusal) {
+	select {
+	case site.reading <- struct{}{}:
+		defer func() { <-site.reading }()
+	default:
+		return nil, 0, refuse(tooSoon, "%d reports of the site are being read already", maxReading)
+	}
+	rep, err := Decode(req.Body, MaxReport)
+	switch {
+	case errors.Is(err, ErrTooLarge):
+		return nil, 0, refuse(tooLarge, "%v", err)
+	case err != nil:
+		return nil, 0, refuse(unreadable, "%v", err)
+	case rep.Site != site.name:
+		return nil, 0, refuse(unreadable, "site: %q is not %q, which the path names", rep.Site, site.name)
+	}
+	return r.apply(site, rep)
+}
+
+// apply hands the report to the Store, unless it is late, early or known.
+func (r *Receiver) apply(site *siteState, rep *Report) (*Answer, result, *refusal) {
+	config := r.config.Load()
+	site.mu.Lock()
+	defer site.mu.Unlock()
+	now := time.Now()
+	name := rep.AgentName()
+	a := site.agents[name]
+	if a != nil {
+		switch {
+		case slices.Contains(a.retired, rep.BootID):
+			return nil, 0, refuse(outdated, "boot_id: %q was followed by %q", rep.BootID, a.boot)
+		case rep.BootID != a.boot || rep.Sequence == nil || !a.hasSeq:
+		case *rep.Sequence < a.seq:
+			return nil, 0, refuse(outdated, "sequence: %d was followed by %d (after a restart, send another boot_id)", *rep.Sequence, a.seq)
+		case *rep.Sequence == a.seq:
+			return a.answer, repeated, nil
+		}
+		if since := now.Sub(a.at); since < config.interval/5 {
+			return nil, 0, refuse(tooSoon, "the last report of agent %q was %d ms ago, and the interval is %s", name, since.Milliseconds(), config.interval)
+		}
+	} else if !site.makeRoom(now) {
+		return nil, 0, refuse(tooSoon, "agent: %d others of the site reported within a minute, which is the most", MaxAgents)
+	}
+	done, err := r.report(rep.Measured())
+	if err != nil {
+		return nil, 0, refuse(failed, "the report was not applied: %v", err)
+	}
+
+	log := r.log.With(zap.String("site", site.name), zap.String("agent", name))
+	if a == nil {
+		a = new(agentState)
+		site.agents[name] = a
+		log.Info("agent reports")
+	}
+	a.at = now
+	if rep.BootID != "" && rep.BootID != a.boot {
+		if a.boot != "" {
+			log.Info("agent restarted")
+			a.retired = append(a.retired, a.boot)
+			a.retired = a.retired[max(0, len(a.retired)-maxRetired):]
+		}
+		a.boot, a.hasSeq = rep.BootID, false
+	}
+	if rep.BootID == a.boot && rep.Sequence != nil {
+		a.hasSeq, a.seq = true, *rep.Sequence
+	}
+	a.answer = newAnswer()
+	a.answer.Accepted = true
+	a.answer.IntervalMS = config.interval.Milliseconds()
+	for _, t := range done.Probe {
+		a.answer.Probe = append(a.answer.Probe, ProbeTarget{Resolver: t.Resolver, Methods: config.methods})
+	}
+	a.answer.Warnings = append(a.answer.Warnings, done.Warnings...)
+	return a.answer, accepted, nil
+}
+
+// makeRoom reports whether there is room for one more agent, after forgetting the one that was silent for longest where
+// that is needed and long enough. s.mu must be held.
+func (s *siteState) makeRoom(now time.Time) bool {
+	if len(s.agents) < MaxAgents {
+		return true
+	}
+	oldest := ""
+	for name, a := range s.agents {
+		if oldest == "" || a.at.Before(s.agents[oldest].at) {
+			oldest = name
+		}
+	}
+	if now.Sub(s.agents[oldest].at) < agentForget {
+		return false
+	}
+	delete(s.agents, oldest)
+	return true
+}
+
+// refused logs a refusal, at most once a minute for each site and reason.
+func (r *Receiver) refused(s *siteState, no *refusal, remote string) {
+	now := time.Now()
+	s.mu.Lock()
+	if at := s.loggedAt[no.result]; !at.IsZero() && now.Sub(at) < refusalLogEvery {
+		s.unlogged[no.result]++
+		s.mu.Unlock()
+		return
+	}
+	s.loggedAt[no.result] = now
+	more := s.unlogged[no.result]
+	s.unlogged[no.result] = 0
+	s.mu.Unlock()
+	r.log.Warn("report refused",
+		zap.String("site", s.name), zap.Stringer("result", no.result), zap.String("why", no.why),
+		zap.String("from", remote), zap.Int("unlogged_since", more))
+}
+
+// Describe implements prometheus.Collector.
+func (r *Receiver) Describe(ch chan<- *prometheus.Desc) { ch <- reportsDesc() }
+
+// Collect implements prometheus.Collector: gslbd_reports_total by site and result. Reports for no known site are
+// counted under the empty site.
+func (r *Receiver) Collect(ch chan<- prometheus.Metric) {
+	sites := []*siteState{r.nobody}
+	for _, e := range r.config.Load().sites {
+		sites = append(sites, e.siteState)
+	}
+	desc := reportsDesc()
+	for _, s := range sites {
+		for res := range results {
+			if n := s.counts[res].Load(); n > 0 || s != r.nobody {
+				ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), s.name, res.String())
+			}
+		}
+	}
+}
+
+func reportsDesc() *prometheus.Desc {
+	return prometheus.NewDesc("gslbd_reports_total", "Reports received, by site and result.", []string{"site", "result"}, nil)
+}
