@@ -1,12 +1,338 @@
 package policy
 
-// A Chain is a compiled policy.
-type Chain struct{}
+import (
+	"time"
 
-// Decide decides q into d.
-func (c *Chain) Decide(q *Query, d *Decision) {}
+	"gslbd/state"
+)
 
-type scratch struct{}
+// downTTL is the most seconds that an answer of on_all_down or of an empty set may be cached: it is a stopgap, and
+// clients should learn soon that a member is back.
+const downTTL = 10
 
-// A Trace records how a decision came about.
-type Trace struct{}
+// A Chain is a compiled policy. It is immutable and safe for concurrent use; each Query belongs to one goroutine.
+type Chain struct {
+	name     string
+	steps    []step
+	health   bool // health is among the steps and enabled
+	usesRTT  bool
+	halfLife time.Duration
+}
+
+type step struct {
+	reason   Reason
+	metric   Metric
+	disabled bool
+	health   bool // see Chain.run
+	orders   bool // the metric puts those that it keeps in an order
+}
+
+// Name returns the policy's name.
+func (c *Chain) Name() string { return c.name }
+
+// UsesRTT reports whether rtt is enabled in it, so that resolvers must be probed.
+func (c *Chain) UsesRTT() bool { return c.usesRTT }
+
+// HalfLife returns the half-life by which the counts that least-selected reads decay; a minute where it is not in use.
+func (c *Chain) HalfLife() time.Duration { return c.halfLife }
+
+// scratch is what deciding needs and a Query keeps between decisions.
+type scratch struct {
+	all    []Candidate // what the constraints left, in the order of the configuration
+	aside  []Candidate // what they set aside
+	set    []Candidate // what the metrics reorder
+	answer int         // which answer is being chosen, from 0
+
+	client client // see client.go
+	notes  map[*state.Member]TraceMember
+	note   string
+}
+
+// NewQuery returns a Query for services of up to members members. For larger ones it grows by itself once, as the zero
+// Query does.
+func NewQuery(members int) *Query {
+	q := &Query{}
+	q.grow(members)
+	return q
+}
+
+func (q *Query) grow(members int) {
+	if cap(q.scratch.all) < members {
+		q.scratch.all = make([]Candidate, 0, members)
+		q.scratch.aside = make([]Candidate, 0, members)
+		q.scratch.set = make([]Candidate, 0, members)
+	}
+}
+
+// Decide decides q into d (design section 4). It sets q.Scope, and fills q.Trace in when there is one.
+//
+// The k-th answer is what the chain chooses with the first k-1 taken away; a member that health rejected is never
+// among them. Reason and Trace tell of the first answer; the scope covers all of them.
+//
+// Hot path: it does not allocate unless q is traced. It costs some tens of nanoseconds a metric and candidate.
+func (c *Chain) Decide(q *Query, d *Decision) {
+	*d = Decision{TTL: q.Service.TTL}
+	q.Scope = 0
+	q.scratch.client = client{}
+	q.grow(len(q.Service.Members))
+	if q.Trace != nil {
+		*q.Trace = Trace{Constraints: []TraceStep{}, Steps: []TraceStep{}}
+		q.scratch.notes = make(map[*state.Member]TraceMember)
+	}
+
+	d.Reason = q.constrain()
+	if len(q.scratch.all) == 0 {
+		d.Kind, d.Empty, d.TTL = NoData, true, min(d.TTL, downTTL)
+		c.traceUnused(q)
+		return
+	}
+	if c.health && !mark(q, q.scratch.all) {
+		d.AllDown, d.Reason, d.TTL = true, ReasonOnAllDown, min(d.TTL, downTTL)
+		if d.Kind = q.allDown(); d.Kind != Answer {
+			c.traceUnused(q)
+			return
+		}
+	}
+
+	trace := q.Trace
+	for answers := min(max(q.Service.Answers, 1), MaxAnswers); d.N < answers; d.N++ {
+		usable := false
+		q.scratch.set = append(q.scratch.set[:0], q.scratch.all...)
+		for i := range q.scratch.set {
+			usable = usable || d.AllDown || !q.scratch.set[i].Rejected
+		}
+		if !usable {
+			break
+		}
+		q.scratch.answer = d.N
+		settled := c.run(q, d.AllDown)
+		if d.N == 0 && !d.AllDown && settled != ReasonConstraints {
+			d.Reason = settled
+		}
+		first := q.scratch.set[0].Member
+		d.Members[d.N] = first
+		q.scratch.all = partition(q.scratch.all, nil, func(c *Candidate) bool { return c.Member != first })
+		q.Trace = nil // it tells of the first answer
+	}
+	q.Trace = trace
+}
+
+// constrain leaves the candidates in q.scratch.all (design section 4, "Constraints first"). It returns the reason that
+// stands if no metric settles the answer.
+func (q *Query) constrain() Reason {
+	s := &q.scratch
+	s.all, s.aside = s.all[:0], s.aside[:0]
+
+	// (1) The members of the pool with an address of the asked family.
+	for _, m := range q.Service.Members {
+		if m.InPool && m.Has(q.Family) {
+			s.all = append(s.all, Candidate{Member: m})
+			continue
+		}
+		s.aside = append(s.aside, Candidate{Member: m})
+		if q.Trace != nil {
+			why := "no " + q.Family.String() + " address"
+			if !m.InPool {
+				why = m.Role.String() + ", not in the pool"
+			}
+			q.number(m, "", why)
+		}
+	}
+	reason := ReasonConstraints
+	if len(s.all) == 1 {
+		reason = ReasonSingle
+	}
+	q.recordConstraint("pool")
+
+	// (2) Without those forced down or evacuated.
+	s.all = partition(s.all, &s.aside, func(c *Candidate) bool { return c.Forced < state.ForcedDown })
+	if q.Trace != nil {
+		for _, c := range s.aside {
+			q.number(c.Member, "", because(c.Forced.String(), c.ForcedWhy))
+		}
+	}
+	q.recordConstraint("orders")
+
+	// (3) and (4): the drained and those of weight 0 stand aside, and come back while nothing better is up.
+	var up, some [classes]bool
+	for i := range s.all {
+		k := classOf(s.all[i].Member)
+		some[k] = true
+		up[k] = up[k] || s.all[i].Up[q.Family]
+	}
+	var in [classes]bool
+	switch {
+	case up[rest]:
+		in = [classes]bool{rest: true}
+	case up[weightless]:
+		in = [classes]bool{rest: true, weightless: true}
+	case up[drained]:
+		in = [classes]bool{rest: true, weightless: true, drained: true}
+	case some[rest]:
+		in = [classes]bool{rest: true}
+	case some[weightless]:
+		in = [classes]bool{weightless: true}
+	default:
+		in = [classes]bool{drained: true}
+	}
+	s.all = partition(s.all, &s.aside, func(c *Candidate) bool { return in[classOf(c.Member)] })
+	if q.Trace != nil {
+		for _, set := range [][]Candidate{s.all, s.aside} {
+			for _, c := range set {
+				switch classOf(c.Member) {
+				case weightless:
+					q.number(c.Member, "", "weight 0")
+				case drained:
+					q.number(c.Member, "", because("drain", c.ForcedWhy))
+				}
+			}
+		}
+		if in[weightless] || in[drained] {
+			q.note("no other member is up")
+		}
+	}
+	q.recordConstraint("weight and drain")
+	if len(s.all) == 0 {
+		return ReasonConstraints
+	}
+	return reason
+}
+
+// The classes of constraints (3) and (4), by the order in which they serve.
+const (
+	rest = iota
+	weightless
+	drained
+	classes
+)
+
+func classOf(m *state.Member) int {
+	switch {
+	case m.Forced == state.ForcedDrain:
+		return drained
+	case m.Weight == 0:
+		return weightless
+	}
+	return rest
+}
+
+// partition returns those of set that keep accepts, in their order and in place, and puts the others into aside, if
+// that is not nil.
+func partition(set []Candidate, aside *[]Candidate, keep func(*Candidate) bool) []Candidate {
+	if aside != nil {
+		*aside = (*aside)[:0]
+	}
+	n := 0
+	for i := range set {
+		if keep(&set[i]) {
+			set[n] = set[i]
+			n++
+		} else if aside != nil {
+			*aside = append(*aside, set[i])
+		}
+	}
+	return set[:n]
+}
+
+// allDown applies on_all_down. With Answer the chain runs over q.scratch.all without its health.
+func (q *Query) allDown() Kind {
+	choice := q.Service.OnAllDown
+	if choice == state.AllDownLastKnownGood {
+		good := 0
+		for i := range q.scratch.all {
+			if q.scratch.all[i].LastGood[q.Family] {
+				good++
+			}
+		}
+		if good > 0 {
+			q.scratch.all = partition(q.scratch.all, nil, func(c *Candidate) bool { return c.LastGood[q.Family] })
+			q.traceAllDown(choice, "the members that were last up")
+			return Answer
+		}
+		choice = state.AllDownAll
+	}
+	switch choice {
+	case state.AllDownBackup:
+		for _, a := range q.Service.LastResort {
+			if a.Is4() == (q.Family == state.V4) {
+				q.traceAllDown(choice, "the addresses of last_resort")
+				return LastResort
+			}
+		}
+		q.traceAllDown(choice, "no data, since last_resort has no "+q.Family.String()+" address")
+		return NoData
+	case state.AllDownNoData:
+		q.traceAllDown(choice, "no data")
+		return NoData
+	case state.AllDownServFail:
+		q.traceAllDown(choice, "server failure")
+		return ServFail
+	}
+	// A client that gets no data for this family uses the other one, which works.
+	other := q.Family.Other()
+	for _, m := range q.Service.Members {
+		if m.InPool && m.Has(other) && m.Forced < state.ForcedDown && m.Up[other] {
+			q.traceAllDown(q.Service.OnAllDown, "no data, since "+other.String()+" has a member up")
+			return NoData
+		}
+	}
+	q.traceAllDown(q.Service.OnAllDown, "all members, by the chain without health")
+	return Answer
+}
+
+// run narrows q.scratch.set until its first candidate is the answer, and returns the reason of the metric that settled
+// it: the last that narrowed the set or ordered it. When none did, the order of the configuration stands, and the
+// reason is ReasonConstraints. When allDown, health has nothing to tell apart and is skipped like any other metric that
+// would empty the set.
+func (c *Chain) run(q *Query, allDown bool) Reason {
+	settled := ReasonConstraints
+	ordered := -1 // index of the trace step that ordered what is left, if that settled it
+	n := len(q.scratch.set)
+	for i := 0; i < len(c.steps); i++ {
+		s := &c.steps[i]
+		set := q.scratch.set[:n]
+		if s.disabled {
+			q.record(s, VerdictDisabled, set, n)
+			continue
+		}
+		if n == 1 && !s.health {
+			q.record(s, VerdictNotConsulted, set, n)
+			continue
+		}
+		kept := s.metric.Keep(q, set)
+		switch {
+		case kept == Abstain:
+			q.record(s, VerdictAbstained, set, n)
+		case kept == 0 && s.health && !allDown:
+			// All that earlier metrics left are down, and others are up. Begin again without the down.
+			q.record(s, VerdictRestarted, set, 0)
+			q.scratch.set = append(q.scratch.set[:0], q.scratch.all...)
+			q.scratch.set = partition(q.scratch.set, nil, func(c *Candidate) bool { return !c.Rejected })
+			n, i, ordered, settled = len(q.scratch.set), -1, -1, ReasonConstraints
+			if n == 1 {
+				settled = s.reason
+			}
+		case kept == 0:
+			q.record(s, VerdictEmptied, set, n)
+		case kept == n:
+			q.record(s, VerdictKeptAll, set, n)
+			if s.orders {
+				settled = s.reason
+				if q.Trace != nil {
+					ordered = len(q.Trace.Steps) - 1
+				}
+			}
+		default:
+			verdict := VerdictNarrowed
+			if kept == 1 {
+				verdict = VerdictDecided
+			}
+			q.record(s, verdict, set, kept)
+			n, ordered, settled = kept, -1, s.reason
+		}
+	}
+	if ordered >= 0 {
+		q.Trace.Steps[ordered].Verdict = VerdictDecided
+	}
+	return settled
+}

@@ -23,8 +23,9 @@ type Metric interface {
 // A Candidate is a member within one query.
 type Candidate struct {
 	*state.Member
-	Value  float64 // the number that the present metric compares; scratch
-	NoData bool    // the present metric has no fresh data for it; scratch
+	Value    float64 // the number that the present metric compares; scratch
+	NoData   bool    // the present metric has no fresh data for it; scratch
+	Rejected bool    // health rejects it: down, or held back from this client by slow start; false where health is off
 }
 
 // A Query is one question to a policy, and the scratch that deciding it needs. It belongs to one worker, which reuses
@@ -34,7 +35,7 @@ type Query struct {
 	Service  *state.Service
 	Family   state.Family
 	Now      time.Time
-	Rand     uint64 // chance: one random number a query
+	Rand     uint64 // chance: one random number a query; no metric uses it so far
 	Turn     uint64 // rotation: the service's turn for this family
 
 	LDNS netip.Addr   // unmapped
@@ -55,9 +56,6 @@ func (q *Query) Widen(bits int) {
 		q.Scope = uint8(bits)
 	}
 }
-
-// A Reason says what settled a decision. The metrics' reasons are their MetricIDs.
-type Reason uint8
 
 // A Kind says what to answer.
 type Kind uint8

@@ -1,0 +1,83 @@
+package policy
+
+// nearLowest is how far above the lowest utilisation a site may be when all are overloaded: 10 points.
+const nearLowest = 0.1
+
+// capacity keeps the members whose site is not overloaded; if all are, those within 10 points of the lowest utilisation.
+// A site without data or thresholds is not overloaded. Of those kept, it takes away the ones whose site sheds this
+// client (capacity.shed_from), but never the last: when every site would shed it, the one that sheds least remains.
+type capacity struct{}
+
+func newCapacity(StepOptions) (Metric, error) { return capacity{}, nil }
+
+// Keep implements Metric.
+func (capacity) Keep(q *Query, set []Candidate) int {
+	data := false
+	for i := range set {
+		c := &set[i]
+		c.Value, c.NoData = c.Site.Utilisation, !c.Site.HasUtilisation
+		data = data || !c.NoData || c.Site.Overloaded || c.Site.Shed > 0
+	}
+	q.numbers(set, func(c *Candidate) string { return percent(c.Value) })
+	if !data {
+		return Abstain
+	}
+	if q.Trace != nil {
+		for i := range set {
+			if s := set[i].Site; s.Overloaded {
+				number := ""
+				if s.HasUtilisation {
+					number = percent(s.Utilisation)
+				}
+				q.number(set[i].Member, number, because("overloaded", s.OverloadedWhy))
+			}
+		}
+	}
+	n := keep(set, func(c *Candidate) bool { return !c.Site.Overloaded })
+	if n > 0 {
+		return shed(q, set[:n])
+	}
+	best, known := lowest(set)
+	if known < 2 {
+		return len(set)
+	}
+	if q.Trace != nil {
+		q.note("all are overloaded; within 10 points of the lowest, %s", percent(best))
+	}
+	return keepUpTo(set, best+nearLowest)
+}
+
+// shed keeps the candidates whose site does not shed this client, or the ones that shed least if all do.
+func shed(q *Query, set []Candidate) int {
+	if len(set) == 1 {
+		return 1
+	}
+	least, any := 1.0, false
+	for i := range set {
+		least = min(least, set[i].Site.Shed)
+		any = any || set[i].Site.Shed > 0
+	}
+	if !any {
+		return len(set)
+	}
+	client := q.clientHash()
+	away := func(c *Candidate) bool { return drawn(client, c.Member, saltShed) < c.Site.Shed }
+	n := keep(set, func(c *Candidate) bool { return !away(c) })
+	if n == 0 {
+		n = keep(set, func(c *Candidate) bool { return c.Site.Shed <= least })
+	}
+	if q.Trace != nil {
+		for i := range set {
+			c := &set[i]
+			switch {
+			case c.Site.Shed == 0:
+			case away(c):
+				q.number(c.Member, percent(c.Value), "sheds "+percent(c.Site.Shed)+" of clients, this one too")
+			default:
+				q.number(c.Member, percent(c.Value), "sheds "+percent(c.Site.Shed)+" of clients, not this one")
+			}
+		}
+		q.note("by a hash of %s", q.client())
+	}
+	return n
+}

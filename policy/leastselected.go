@@ -1,0 +1,34 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// leastSelected keeps the members with the fewest selections per weight. state counts and decays them, by family; they
+// are only read here.
+type leastSelected struct {
+	halfLife time.Duration // for state, by way of Chain.HalfLife
+}
+
+func newLeastSelected(o StepOptions) (Metric, error) {
+	if o.HalfLife <= 0 {
+		return nil, errors.New("half_life must be above 0")
+	}
+	return leastSelected{halfLife: o.HalfLife}, nil
+}
+
+// Keep implements Metric.
+func (leastSelected) Keep(q *Query, set []Candidate) int {
+	for i := range set {
+		c := &set[i]
+		c.Value, c.NoData = 0, false
+	}
+	q.numbers(set, func(c *Candidate) string { return fmt.Sprintf("%.4g selections", c.Value*weight(c)) })
+	if q.Trace != nil {
+		q.note("decayed, per weight, %s only", q.Family)
+	}
+	best, _ := lowest(set)
+	return keepUpTo(set, best)
+}
