@@ -1,0 +1,536 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A checker holds a decoded configuration against the rules that concern more than one value, and resolves what depends
+// on others. Values that were faulty are zero, and their consequences are not reported again.
+type checker struct {
+	*decoder
+	c *Config
+}
+
+func (k *checker) check() {
+	k.listeners()
+	k.reports()
+	k.admin()
+	k.state()
+	k.sites()
+	k.geo()
+	k.zoneAliases()
+	k.zones()
+	k.policies()
+	k.services()
+	k.doubts()
+}
+
+// at returns the path of an entry of a list.
+func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
+
+// broken reports whether an entry of list has a faulty value at key, so that references to it cannot be judged.
+func (k *checker) broken(list, key string) bool {
+	if k.failed[list] {
+		return true
+	}
+	for path := range k.failed {
+		if rest, ok := strings.CutPrefix(path, list+"["); ok && (strings.HasSuffix(rest, "."+key) || strings.HasSuffix(rest, "]")) {
+			return true
+		}
+	}
+	return false
+}
+
+// unique records what path defines, and refuses what was defined before.
+func (d *decoder) unique(seen map[string]string, name, path string) {
+	if name == "" {
+		return
+	}
+	if first, twice := seen[name]; twice {
+		d.fail(path, "%q is already %s", name, first)
+		return
+	}
+	seen[name] = path
+}
+
+func (k *checker) listeners() {
+	seen := map[string]string{}
+	add := func(listen, path string) {
+		ap, ok := listenAddr(listen)
+		if !ok || ap.Port() == 0 { // port 0: the kernel picks a free one
+			return
+		}
+		k.unique(seen, ap.String(), path)
+	}
+	for i, l := range k.c.DNS.Listen {
+		add(l, at("dns.listen", i))
+	}
+	add(k.c.Reports.Listen, "reports.listen")
+	add(k.c.Admin.Listen, "admin.listen")
+	if tcp := k.c.DNS.TCP; tcp.MaxConnections > 0 && tcp.MaxConnectionsPerClient > tcp.MaxConnections && k.given("dns.tcp.max_connections_per_client") {
+		k.fail("dns.tcp.max_connections_per_client", "%d is above dns.tcp.max_connections, %d", tcp.MaxConnectionsPerClient, tcp.MaxConnections)
+	}
+}
+
+// listenAddr parses what listenForm has accepted.
+func listenAddr(listen string) (netip.AddrPort, bool) {
+	if strings.HasPrefix(listen, ":") {
+		listen = "[::]" + listen
+	}
+	ap, err := netip.ParseAddrPort(listen)
+	return ap, err == nil
+}
+
+// offLoopback reports whether others than this machine can reach listen.
+func offLoopback(listen string) bool {
+	ap, ok := listenAddr(listen)
+	return ok && !ap.Addr().IsLoopback()
+}
+
+func (k *checker) reports() {
+	r := k.c.Reports
+	if r.Interval > 0 && r.StaleAfter > 0 && r.StaleAfter <= r.Interval {
+		k.fail("reports.stale_after", "%s is not above reports.interval, %s: every report would be stale", short(r.StaleAfter), short(r.Interval))
+	}
+	if r.StaleAfter > 0 && r.DeadAfter > 0 && r.DeadAfter <= r.StaleAfter {
+		k.fail("reports.dead_after", "%s is not above reports.stale_after, %s", short(r.DeadAfter), short(r.StaleAfter))
+	}
+}
+
+// short writes a duration as one writes it in the file: 1m0s is 1m.
+func short(t time.Duration) string {
+	s := t.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = s[:len(s)-2]
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = s[:len(s)-2]
+	}
+	return s
+}
+
+func (k *checker) admin() {
+	a := &k.c.Admin
+	if offLoopback(a.Listen) && a.TokenFile == "" && !k.failed["admin.token_file"] {
+		k.fail("admin.listen", "%s can be reached from other machines, which needs admin.token_file: write one, or listen on loopback", a.Listen)
+	}
+	a.TokenFile = k.resolve(a.TokenFile)
+	a.Token = k.secret(a.TokenFile, "admin.token_file")
+}
+
+func (k *checker) state() {
+	s := &k.c.State
+	s.Directory = k.resolve(s.Directory)
+	if info, err := os.Stat(s.Directory); err == nil && !info.IsDir() {
+		k.fail("state.directory", "%s is not a directory", s.Directory)
+	}
+}
+
+func (k *checker) location(l *Location, path string) {
+	lat, lon := k.given(path+".latitude"), k.given(path+".longitude")
+	if lat != lon {
+		k.fail(path, "has only one of latitude and longitude: write both or neither")
+	}
+	l.HasCoordinates = lat && lon
+}
+
+func (k *checker) sites() {
+	seen := map[string]string{}
+	for i := range k.c.Sites {
+		s, path := &k.c.Sites[i], at("sites", i)
+		k.unique(seen, s.Name, path+".name")
+		k.location(&s.Location, path+".location")
+		s.TokenFile = k.resolve(s.TokenFile)
+		s.Token = k.secret(s.TokenFile, path+".token_file")
+	}
+}
+
+// siteExists refuses a name that no site has.
+func (k *checker) siteExists(name, path string) {
+	if name == "" || k.c.Site(name) != nil || k.broken("sites", "name") {
+		return
+	}
+	names := make([]string, len(k.c.Sites))
+	for i, s := range k.c.Sites {
+		names[i] = s.Name
+	}
+	k.fail(path, "unknown site %q%s", name, suggest(name, names))
+}
+
+func (k *checker) geo() {
+	g := &k.c.Geo
+	for i := range g.Databases {
+		g.Databases[i] = k.resolve(g.Databases[i])
+		k.checkFile(g.Databases[i], at("geo.databases", i))
+	}
+	seen := map[string]string{}
+	for i := range g.Overrides {
+		o, path := &g.Overrides[i], at("geo.overrides", i)
+		k.location(&o.Location, path)
+		if !o.Prefix.IsValid() {
+			continue
+		}
+		k.unique(seen, o.Prefix.String(), path+".prefix")
+		k.siteExists(o.Site, path+".site")
+		if o.Site == "" && o.Location.Empty() && !k.brokenBelow(path) {
+			k.fail(path, "says nothing about %s: name a site or a location", o.Prefix)
+		}
+	}
+}
+
+// brokenBelow reports whether something at path or below is faulty.
+func (k *checker) brokenBelow(path string) bool {
+	for p := range k.failed {
+		if p == path || strings.HasPrefix(p, path+".") || strings.HasPrefix(p, path+"[") {
+			return true
+		}
+	}
+	return false
+}
+
+func (k *checker) zoneAliases() {
+	var zones []string
+	for _, s := range k.c.Sites {
+		zones = append(zones, s.Zone)
+	}
+	seen := map[string]string{}
+	for i, a := range k.c.ZoneAliases {
+		path := at("zone_aliases", i)
+		k.unique(seen, a.ID, path+".id")
+		if a.ID != "" && !slices.Contains(zones, a.ID) && !k.broken("sites", "zone") {
+			k.fail(path+".id", "no site has the zone %q%s", a.ID, suggest(a.ID, zones))
+		}
+	}
+	for i, a := range k.c.ZoneAliases {
+		for j, name := range a.Names {
+			k.unique(seen, name, at(at("zone_aliases", i)+".names", j))
+		}
+	}
+}
+
+func (k *checker) zones() {
+	seen := map[string]string{}
+	for i := range k.c.Zones {
+		z, path := &k.c.Zones[i], at("zones", i)
+		k.unique(seen, z.Name, path+".name")
+		z.File = k.resolve(z.File)
+		k.checkFile(z.File, path+".file")
+		z.DNSSEC.KeyDirectory = k.resolve(z.DNSSEC.KeyDirectory)
+	}
+}
+
+func (k *checker) policies() {
+	seen := map[string]string{}
+	for i, p := range k.c.Policies {
+		path := at("policies", i)
+		k.unique(seen, p.Name, path+".name")
+		metrics := map[string]string{}
+		for j, s := range p.Steps {
+			k.unique(metrics, s.Metric, at(path+".chain", j)+".metric")
+		}
+	}
+	for _, p := range shipped() {
+		if k.c.Policy(p.Name) == nil {
+			k.c.Policies = append(k.c.Policies, p)
+		}
+	}
+}
+
+func (k *checker) policyExists(name, path string) {
+	if name == "" || k.c.Policy(name) != nil || k.broken("policies", "name") {
+		return
+	}
+	var names []string
+	for _, p := range k.c.Policies {
+		names = append(names, p.Name)
+	}
+	k.fail(path, "unknown policy %q%s", name, suggest(name, names))
+}
+
+// zoneOf returns the deepest configured zone that name lies in, or "".
+func (k *checker) zoneOf(name string) string {
+	best := ""
+	for _, z := range k.c.Zones {
+		if len(z.Name) > len(best) && (name == z.Name || strings.HasSuffix(name, "."+z.Name)) {
+			best = z.Name
+		}
+	}
+	return best
+}
+
+func (k *checker) services() {
+	seen := map[string]string{}
+	for i := range k.c.Services {
+		k.service(&k.c.Services[i], at("services", i), seen)
+	}
+}
+
+func (k *checker) service(s *Service, path string, seen map[string]string) {
+	k.owner(s.Name, path+".name", seen)
+	s.Zone = k.zoneOf(s.Name)
+	for i, a := range s.Aliases {
+		k.owner(a, at(path+".aliases", i), seen)
+	}
+	k.policyExists(s.Policy, path+".policy")
+
+	if s.Failover.DropWhenAllDown {
+		switch {
+		case !k.given(path + ".on_all_down"):
+			s.OnAllDown = "nodata"
+		case s.OnAllDown != "nodata" && s.OnAllDown != "":
+			k.fail(path+".failover.drop_when_all_down", "true is another spelling of on_all_down: nodata, and contradicts on_all_down: %s: remove one of them", s.OnAllDown)
+		}
+	}
+	if s.OnAllDown == "backup" && len(s.LastResort) == 0 && !k.brokenBelow(path+".last_resort") {
+		k.fail(path+".on_all_down", "backup answers the addresses in last_resort, which has none: add some")
+	}
+	k.members(s, path)
+	k.serviceCheck(s, path)
+}
+
+// owner checks a name that a service answers for.
+func (k *checker) owner(name, path string, seen map[string]string) {
+	if name == "" {
+		return
+	}
+	k.unique(seen, name, path)
+	if k.zoneOf(name) == "" && !k.broken("zones", "name") {
+		k.fail(path, "%q lies in none of the zones%s", name, k.zoneHint())
+	}
+}
+
+func (k *checker) zoneHint() string {
+	switch n := len(k.c.Zones); {
+	case n == 0:
+		return ": there are none; add one to zones"
+	case n > 5:
+		return ""
+	}
+	var names []string
+	for _, z := range k.c.Zones {
+		names = append(names, z.Name)
+	}
+	return " (" + strings.Join(names, ", ") + ")"
+}
+
+func (k *checker) members(s *Service, path string) {
+	names, addresses, targets := map[string]string{}, map[string]string{}, map[string]string{}
+	withCNAME, primaries := 0, 0
+	for i, m := range s.Members {
+		at := at(path+".members", i)
+		k.unique(names, m.Name, at+".name")
+		k.siteExists(m.Site, at+".site")
+		if m.Role == "primary" {
+			primaries++
+		}
+		if m.CNAME != "" {
+			withCNAME++
+			k.unique(targets, m.CNAME, at+".cname")
+			if m.CNAME == s.Name || slices.Contains(s.Aliases, m.CNAME) {
+				k.fail(at+".cname", "%q is the service itself", m.CNAME)
+			}
+			if len(m.Addresses) > 0 {
+				k.fail(at+".addresses", "stand beside cname: a member has one or the other")
+			}
+			continue
+		}
+		k.addresses(m, at, addresses)
+	}
+	list := path + ".members"
+	if len(s.Members) > 0 && primaries == 0 && !k.brokenBelow(list) {
+		k.fail(list, "are all backups: at least one must have the role primary")
+	}
+	if withCNAME == 0 {
+		return
+	}
+	if withCNAME < len(s.Members) && !k.brokenBelow(list) {
+		k.fail(list, "mix cname and addresses: all members of a service have cname, or none")
+	}
+	for i, name := range append([]string{s.Name}, s.Aliases...) {
+		where := path + ".name"
+		if i > 0 {
+			where = at(path+".aliases", i-1)
+		}
+		if name != "" && k.zoneOf(name) == name {
+			k.fail(where, "%q is the apex of a zone, where no CNAME may stand (RFC 1912 section 2.4): give the members addresses", name)
+		}
+	}
+	if s.Answers > 1 {
+		k.fail(path+".answers", "%d is too many: members with cname allow one answer (RFC 2181 section 10.1)", s.Answers)
+	}
+	if s.HealthCheck != nil {
+		k.fail(path+".health_check", "checks addresses, and members with cname have none: remove it")
+	}
+}
+
+func (k *checker) addresses(m Member, path string, seen map[string]string) {
+	if len(m.Addresses) == 0 && !k.brokenBelow(path) {
+		k.fail(path, "has no address: write addresses, or cname")
+	}
+	if len(m.Addresses) == 2 && m.Addresses[0].Is4() == m.Addresses[1].Is4() {
+		k.fail(path+".addresses", "has two addresses of one family: at most one IPv4 and one IPv6 address; make another member of the second")
+	}
+	for i, a := range m.Addresses {
+		k.unique(seen, a.String(), at(path+".addresses", i))
+	}
+}
+
+// timing checks what every check has.
+func (d *decoder) timing(h *HealthCheck, path string) {
+	if h.Timeout > 0 && h.Interval > 0 && h.Timeout >= h.Interval {
+		d.fail(path+".timeout", "%s is not below interval, %s", short(h.Timeout), short(h.Interval))
+	}
+}
+
+func (k *checker) serviceCheck(s *Service, path string) {
+	h := s.HealthCheck
+	if h == nil {
+		return
+	}
+	path += ".health_check"
+	k.timing(h, path)
+	if h.Type != "tcp" && h.Type != "udp" || k.failed[path+".port"] {
+		return
+	}
+	for _, m := range s.Members {
+		if h.PortFor(m.Port) == 0 && m.CNAME == "" {
+			k.fail(path+".port", "is missing: a %s check needs it, here or in every member (%s has none)", h.Type, m.Name)
+			return
+		}
+	}
+}
+
+// doubts warns of what is allowed but hardly meant.
+func (k *checker) doubts() {
+	if len(k.c.Zones) == 0 {
+		k.warn("zones", "there are none: every query will be refused")
+	}
+	if offLoopback(k.c.Reports.Listen) {
+		for i, s := range k.c.Sites {
+			if s.TokenFile == "" {
+				k.warn(at("sites", i)+".token_file", "is empty: reports of %s are taken from loopback only, although reports.listen is %s", s.Name, k.c.Reports.Listen)
+			}
+		}
+	}
+	used := map[string]bool{}
+	serving := map[string]uint32{} // the largest TTL by site
+	for i := range k.c.Services {
+		s := &k.c.Services[i]
+		used[s.Policy] = true
+		for _, m := range s.Members {
+			serving[m.Site] = max(serving[m.Site], s.TTL)
+		}
+		k.serviceDoubts(s, at("services", i))
+	}
+	for i, p := range k.c.Policies {
+		if used[p.Name] {
+			k.policyDoubts(p, at("policies", i))
+		}
+	}
+	for i, s := range k.c.Sites {
+		path := at("sites", i)
+		ttl, serves := serving[s.Name]
+		if !serves && len(k.c.Services) > 0 {
+			k.warn(path, "no service has a member at %s", s.Name)
+		}
+		if hold := 2 * time.Duration(ttl) * time.Second; s.Capacity.Sessions+s.Capacity.Bandwidth > 0 && s.Capacity.Hold < hold {
+			k.warn(path+".capacity.hold", "%s is below twice the largest TTL served there (%ds): clients return before the effect of the last change is seen; write %s or more", short(s.Capacity.Hold), ttl, short(hold))
+		}
+	}
+}
+
+// policyDoubts warns of a metric that narrows before health or capacity have spoken.
+func (k *checker) policyDoubts(p Policy, path string) {
+	for i, s := range p.Steps {
+		if !s.Enabled || s.Metric == "health" || s.Metric == "capacity" {
+			continue
+		}
+		for _, later := range p.Steps[i+1:] {
+			if later.Enabled && (later.Metric == "health" || later.Metric == "capacity") {
+				k.warn(at(path+".chain", i), "%s stands before %s, and may leave only members that %s would have rejected", s.Metric, later.Metric, later.Metric)
+				break
+			}
+		}
+	}
+}
+
+func (k *checker) serviceDoubts(s *Service, path string) {
+	p := k.c.Policy(s.Policy)
+	if p == nil {
+		return
+	}
+	if s.OnAllDown != "backup" && len(s.LastResort) > 0 {
+		k.warn(path+".last_resort", "has no effect without on_all_down: backup")
+	}
+	if k.given(path+".on_all_down") && !p.enabled("health") {
+		k.warn(path+".on_all_down", "has no effect: it belongs to the metric health, which is off in the policy %s", p.Name)
+	}
+	if s.Failover.Ratio > 0 && !slices.ContainsFunc(s.Members, func(m Member) bool { return m.Role == "backup" }) {
+		k.warn(path+".failover.ratio", "has no effect: no member has the role backup")
+	}
+	if p.enabled("geo") && len(s.Members) > 1 && len(k.c.Geo.Databases) == 0 && len(k.c.Geo.Overrides) == 0 {
+		k.warn("geo", "has neither databases nor overrides: the metric geo of the policy %s never decides", p.Name)
+	}
+	k.preferenceDoubts(s, p, path)
+}
+
+// preferenceDoubts warns of preferences that a policy does not use as one would think.
+func (k *checker) preferenceDoubts(s *Service, p *Policy, path string) {
+	first := map[string]int{} // a preference by role
+	for i, m := range s.Members {
+		other, ok := first[m.Role]
+		if !ok {
+			first[m.Role] = m.Preference
+			continue
+		}
+		if other == m.Preference {
+			continue
+		}
+		where := at(path+".members", i) + ".preference"
+		if !k.given(where) {
+			where = path + ".members"
+		}
+		if !p.enabled("preference") {
+			k.warn(where, "has no effect: the policy %s has no metric preference; active-standby has", p.Name)
+			return
+		}
+		for _, step := range p.Steps {
+			switch {
+			case step.Metric == "preference":
+				return
+			case step.Enabled && (step.Metric == "rtt" || step.Metric == "geo" || step.Metric == "connection-load"):
+				k.warn(where, "only breaks ties: in the policy %s, %s decides before preference; for an order of sites use active-standby", p.Name, step.Metric)
+				return
+			}
+		}
+	}
+}
+
+// enabled reports whether the policy has the metric, switched on.
+func (p *Policy) enabled(metric string) bool {
+	return slices.ContainsFunc(p.Steps, func(s Step) bool { return s.Metric == metric && s.Enabled })
+}
+
+// NeedsRestart names the settings that differ between old and c and that a reload cannot change, each with the old and
+// the new value.
+func (c *Config) NeedsRestart(old *Config) []string {
+	var out []string
+	for _, s := range []struct{ key, old, now string }{
+		{"dns.listen", strings.Join(old.DNS.Listen, ", "), strings.Join(c.DNS.Listen, ", ")},
+		{"reports.listen", old.Reports.Listen, c.Reports.Listen},
+		{"admin.listen", old.Admin.Listen, c.Admin.Listen},
+		{"state.directory", old.State.Directory, c.State.Directory},
+		{"log.format", old.Log.Format, c.Log.Format},
+	} {
+		if s.old != s.now {
+			out = append(out, fmt.Sprintf("%s: %s is in force, %s needs a restart", s.key, s.old, s.now))
+		}
+	}
+	return out
+}

@@ -1,0 +1,262 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+
+	"github.com/go-viper/mapstructure/v2"
+	"github.com/spf13/viper"
+	"go.yaml.in/yaml/v3"
+)
+
+// maxFile is the largest configuration file in bytes: room for 100,000 overrides and 10,000 services.
+const maxFile = 16 << 20
+
+// keyDelimiter joins nested keys for viper. It cannot occur in a key, while viper's own "." occurs in domain names.
+const keyDelimiter = "\x00"
+
+// Load reads the configuration of gslbd at path, with the GSLBD_ variables of the environment over it. The error is an
+// Errors when the content is at fault. Warnings say what is allowed but hardly meant; they come with an error too.
+func Load(path string) (*Config, []string, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	return load(path, data, os.Environ())
+}
+
+// LoadAgent reads the configuration of gslb-agent at path, with the GSLB_AGENT_ variables of the environment over it.
+// Its results are like those of Load.
+func LoadAgent(path string) (*Agent, []string, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	return loadAgent(path, data, os.Environ())
+}
+
+func load(path string, data []byte, environ []string) (*Config, []string, error) {
+	var c Config
+	d := newDecoder(path, reflect.TypeFor[Config]())
+	if d.decode(data, environ, "GSLBD_", &c) {
+		(&checker{decoder: d, c: &c}).check()
+	}
+	if err := d.err(); err != nil {
+		return nil, d.warnings, err
+	}
+	return &c, d.warnings, nil
+}
+
+func loadAgent(path string, data []byte, environ []string) (*Agent, []string, error) {
+	var a Agent
+	d := newDecoder(path, reflect.TypeFor[Agent]())
+	if d.decode(data, environ, "GSLB_AGENT_", &a) {
+		d.checkAgent(&a)
+	}
+	if err := d.err(); err != nil {
+		return nil, d.warnings, err
+	}
+	return &a, d.warnings, nil
+}
+
+// read reads the file at path, if it is not too large.
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("config: %w", err)
+	case len(data) > maxFile:
+		return nil, Errors{{File: path, Msg: fmt.Sprintf("has more than %d MiB, and cannot be meant", maxFile>>20)}}
+	}
+	return data, nil
+}
+
+func (d *decoder) err() error {
+	if len(d.errs) == 0 {
+		return nil
+	}
+	d.errs.sort()
+	return d.errs
+}
+
+// decode checks data and the environment and decodes both into out. It returns false when there is nothing to check
+// further; faults of single values leave those at zero and the rest usable.
+func (d *decoder) decode(data []byte, environ []string, prefix string, out any) bool {
+	root := d.document(data)
+	if root == nil {
+		return false
+	}
+	tree, ok := d.section(root, reflect.TypeOf(out).Elem(), "").(map[string]any)
+	if !ok {
+		return false
+	}
+	v := viper.NewWithOptions(viper.KeyDelimiter(keyDelimiter))
+	if err := v.MergeConfigMap(tree); err != nil {
+		d.fail("", "cannot be decoded: %s", err)
+		return false
+	}
+	d.environment(environ, prefix, v.Set)
+	// The tree holds every value in its field's own type; whatever viper or mapstructure would still convert is a fault.
+	err := v.UnmarshalExact(out, func(c *mapstructure.DecoderConfig) {
+		c.WeaklyTypedInput = false
+		c.DecodeHook = nil
+	})
+	if err != nil {
+		d.fail("", "cannot be decoded: %s", err)
+		return false
+	}
+	return true
+}
+
+// document parses data, which must be one YAML document with something in it.
+func (d *decoder) document(data []byte) *yaml.Node {
+	const empty = "is empty; config.example.yaml shows what belongs into it"
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, second yaml.Node
+	switch err := dec.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		d.fail("", empty)
+		return nil
+	case err != nil:
+		d.fail("", "is not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil
+	}
+	switch err := dec.Decode(&second); {
+	case err == nil:
+		d.failAt(origin{line: second.Line}, "", "has a second document, which would be ignored: join both, or remove the line \"---\" between them")
+	case !errors.Is(err, io.EOF):
+		d.fail("", "is not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil
+	}
+	root := doc.Content[0]
+	if root.ShortTag() == "!!null" {
+		d.fail("", empty)
+		return nil
+	}
+	return root
+}
+
+// environment hands the variables that begin with prefix to set, each as the setting that it names.
+func (d *decoder) environment(environ []string, prefix string, set func(key string, value any)) {
+	byName := map[string]setting{}
+	var names []string
+	for _, s := range d.known {
+		name := prefix + strings.ToUpper(strings.Join(s.path, "__"))
+		byName[name] = s
+		if !s.list && !isSection(s.typ) {
+			names = append(names, name)
+		}
+	}
+	for _, e := range environ {
+		name, text, _ := strings.Cut(e, "=")
+		if !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		s, ok := byName[name]
+		at := origin{variable: name}
+		path := strings.Join(s.path, ".")
+		switch {
+		case d.inList(name, prefix):
+			d.failAt(at, "", "stands for a list or an entry of one, and the environment sets single values only: write it in the file")
+		case !ok:
+			d.warnings = append(d.warnings, fmt.Sprintf("environment %s: matches no setting and has no effect%s", name, suggest(name, names)))
+		case isSection(s.typ):
+			d.failAt(at, "", "stands for a section, and the environment sets single values only: add __ and a key")
+		default:
+			// What was wrong in the file is wrong still, although this value replaces it.
+			d.origin[path] = at
+			value, err := parse(text, s.field, false)
+			if err != nil {
+				d.fail(path, "%s", err)
+				continue
+			}
+			d.refuseLater(value, s.field, path)
+			set(strings.ReplaceAll(path, ".", keyDelimiter), value)
+		}
+	}
+}
+
+// inList reports whether the variable name stands for a list, or for something below one.
+func (d *decoder) inList(name, prefix string) bool {
+	for _, s := range d.known {
+		if s.list {
+			list := prefix + strings.ToUpper(strings.Join(s.path, "__"))
+			if name == list || strings.HasPrefix(name, list+"__") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// resolve returns p relative to the directory of the file.
+func (d *decoder) resolve(p string) string {
+	if p == "" || filepath.IsAbs(p) {
+		return p
+	}
+	return filepath.Join(filepath.Dir(d.file), p)
+}
+
+// secret reads a secret file: a single word that only its owner may read.
+func (d *decoder) secret(file, path string) Secret {
+	const most = 4096
+	if file == "" {
+		return ""
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		d.fail(path, "%s", err)
+		return ""
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		d.fail(path, "%s", err)
+		return ""
+	}
+	switch mode := info.Mode(); {
+	case !mode.IsRegular():
+		d.fail(path, "%s is not a file", file)
+		return ""
+	case mode.Perm()&0o077 != 0:
+		d.fail(path, "%s can be read or written by others than its owner (mode %04o): run chmod 600 %s", file, mode.Perm(), file)
+		return ""
+	}
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	word := strings.TrimSpace(string(data))
+	switch {
+	case err != nil:
+		d.fail(path, "%s", err)
+	case word == "":
+		d.fail(path, "%s is empty", file)
+	case len(data) > most || strings.ContainsFunc(word, func(r rune) bool { return r <= ' ' || r > '~' }):
+		d.fail(path, "%s must hold a single word of printable ASCII, at most %d bytes", file, most)
+	default:
+		return Secret(word)
+	}
+	return ""
+}
+
+// file says what is wrong with a file that others will read.
+func (d *decoder) checkFile(file, path string) {
+	if file == "" {
+		return
+	}
+	switch info, err := os.Stat(file); {
+	case err != nil:
+		d.fail(path, "%s", err)
+	case info.IsDir():
+		d.fail(path, "%s is a directory, and must be a file", file)
+	}
+}
