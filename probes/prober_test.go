@@ -1,0 +1,399 @@
+package probes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// probe runs a Prober until it has told n outcomes, and returns them by address.
+func probe(t *testing.T, opts ProberOptions, n int, targets ...netip.Addr) map[netip.Addr]RTT {
+	t.Helper()
+	got := map[netip.Addr]RTT{}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	opts.Result = func(r RTT) {
+		mu.Lock()
+		defer mu.Unlock()
+		if _, twice := got[r.Addr]; twice {
+			t.Errorf("two outcomes for %v", r.Addr)
+		}
+		if got[r.Addr] = r; len(got) == n {
+			cancel()
+		}
+	}
+	p, err := NewProber(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range targets {
+		if !p.Queue(addr) {
+			t.Errorf("%v was not queued", addr)
+		}
+	}
+	if err := p.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != n {
+		t.Errorf("%d outcomes, want %d", len(got), n)
+	}
+	return got
+}
+
+func loopbacks(n int) []netip.Addr {
+	addrs := make([]netip.Addr, n)
+	for i := range addrs {
+		addrs[i] = netip.AddrFrom4([4]byte{127, 1, byte(i / 250), byte(1 + i%250)})
+	}
+	return addrs
+}
+
+// serveDNS answers port 53 of addr until the test ends.
+func serveDNS(t *testing.T, addr string, reply func(query *dns.Msg) *dns.Msg) {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		if m := reply(q); m != nil {
+			_ = w.WriteMsg(m)
+		}
+	})}
+	go server.ActivateAndServe()
+	t.Cleanup(func() { conn.Close() })
+}
+
+// Both ways to ping must reach many targets without a loss: on datagram sockets the kernel replaces the id, and on raw
+// ones every reply comes with its IP header.
+func TestProberAnswered(t *testing.T) {
+	for _, mode := range []struct {
+		name  ICMPMode
+		group string
+	}{{Unprivileged, "0 0"}, {Raw, "1 0"}} {
+		t.Run(string(mode.name), func(t *testing.T) {
+			inNamespace(t, mode.group)
+			for _, v6 := range []bool{false, true} {
+				if got, err := CanICMP(v6); err != nil || got != mode.name {
+					t.Fatalf("CanICMP(%v) = %v, %v", v6, got, err)
+				}
+			}
+			targets := append(loopbacks(50), netip.IPv6Loopback())
+			targets = append(targets, targets[7], netip.MustParseAddr("::ffff:127.1.0.9")) // both are queued already
+			for addr, r := range probe(t, ProberOptions{}, 51, targets...) {
+				if r.Lost || r.Method != MethodICMP || r.RTT <= 0 || r.RTT > 20*time.Millisecond {
+					t.Errorf("%v: %+v", addr, r)
+				}
+			}
+		})
+	}
+}
+
+func TestProberSilentRefusedAndDNS(t *testing.T) {
+	for _, group := range []string{"0 0", "1 0"} {
+		t.Run(group, func(t *testing.T) {
+			inNamespace(t, group)
+			silent, silentWithDNS := netip.MustParseAddr("127.0.9.1"), netip.MustParseAddr("127.0.9.2")
+			refusing, noRoute := netip.MustParseAddr("127.0.9.3"), netip.MustParseAddr("192.0.2.1")
+			command(t, "iptables", "-A", "INPUT", "-p", "icmp", "--icmp-type", "echo-request", "-d", "127.0.9.0/31", "-j", "DROP")
+			command(t, "iptables", "-A", "INPUT", "-p", "icmp", "--icmp-type", "echo-request", "-d", "127.0.9.2", "-j", "DROP")
+			command(t, "iptables", "-A", "INPUT", "-p", "icmp", "--icmp-type", "echo-request", "-d", "127.0.9.3", "-j", "REJECT", "--reject-with", "icmp-host-unreachable")
+			serveDNS(t, "127.0.9.2:53", func(q *dns.Msg) *dns.Msg {
+				if q.RecursionDesired {
+					t.Error("the probe asks for recursion")
+				}
+				return new(dns.Msg).SetRcode(q, dns.RcodeRefused)
+			})
+			// 127.0.9.4 answers DNS from elsewhere, which does not count.
+			command(t, "iptables", "-A", "INPUT", "-p", "icmp", "--icmp-type", "echo-request", "-d", "127.0.9.4", "-j", "DROP")
+			elsewhere := netip.MustParseAddr("127.0.9.4")
+			other, err := net.ListenPacket("udp", "127.0.9.5:53")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Close()
+			conn, err := net.ListenPacket("udp", "127.0.9.4:53")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			go func() {
+				buf := make([]byte, 512)
+				for {
+					n, from, err := conn.ReadFrom(buf)
+					if err != nil {
+						return
+					}
+					buf[2] |= 0x80
+					_, _ = other.WriteTo(buf[:n], from)
+				}
+			}()
+
+			start := time.Now()
+			got := probe(t, ProberOptions{Methods: []string{"icmp", "dns"}, Timeout: 300 * time.Millisecond}, 5,
+				silent, silentWithDNS, refusing, noRoute, elsewhere)
+			for _, addr := range []netip.Addr{silent, refusing, noRoute, elsewhere} {
+				if r := got[addr]; !r.Lost || r.RTT != 0 || r.Method != MethodDNS {
+					t.Errorf("%v: %+v, want lost after dns", addr, r)
+				}
+			}
+			if r := got[silentWithDNS]; r.Lost || r.Method != MethodDNS || r.RTT <= 0 || r.RTT > 100*time.Millisecond {
+				t.Errorf("silent to ICMP only: %+v", r)
+			}
+			// An ICMP error settles a probe without waiting for the timeout.
+			got = probe(t, ProberOptions{Timeout: 5 * time.Second}, 2, refusing, noRoute)
+			if !got[refusing].Lost || !got[noRoute].Lost || time.Since(start) > 5*time.Second {
+				t.Errorf("refused: %+v after %v", got, time.Since(start))
+			}
+		})
+	}
+}
+
+func TestProberNotPermitted(t *testing.T) {
+	inNamespace(t, "1 0")
+	withoutNetRaw(t)
+	p, err := NewProber(ProberOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = p.Run(t.Context())
+	if !errors.Is(err, ErrNotPermitted) || !strings.Contains(err.Error(), "net.ipv4.ping_group_range") || !strings.Contains(err.Error(), "CAP_NET_RAW") {
+		t.Errorf("Run: %v", err)
+	}
+	if _, err := CanICMP(true); err == nil || !strings.Contains(err.Error(), "net.ipv4.ping_group_range, which is for IPv6 too") {
+		t.Errorf("IPv6: %v", err)
+	}
+	// With DNS beside it, DNS alone is used.
+	serveDNS(t, "127.0.9.2:53", func(q *dns.Msg) *dns.Msg { return new(dns.Msg).SetReply(q) })
+	addr := netip.MustParseAddr("127.0.9.2")
+	if r := probe(t, ProberOptions{Methods: []string{"icmp", "dns"}}, 1, addr)[addr]; r.Lost || r.Method != MethodDNS {
+		t.Errorf("without ICMP: %+v", r)
+	}
+	// A health check says so as well, and is no failure.
+	out := (&checker{}).run(t.Context(), Check{Type: ICMP, Addr: addr, Timeout: time.Second})
+	if !out.Unrunnable || out.OK || out.Unreachable || !strings.Contains(out.Err, "CAP_NET_RAW") {
+		t.Errorf("check: %+v", out)
+	}
+}
+
+func TestProberRate(t *testing.T) {
+	inNamespace(t, "1 0")
+	const n, rate = 300, 1000
+	start := time.Now()
+	probe(t, ProberOptions{Count: 1, Rate: rate}, n, loopbacks(n)...)
+	if took, least := time.Since(start), n*time.Second/rate*9/10; took < least {
+		t.Errorf("%d packets at %d a second took %v, want at least %v", n, rate, took, least)
+	}
+}
+
+func TestProberQueue(t *testing.T) {
+	p, err := NewProber(ProberOptions{MaxQueue: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		addr    string
+		methods []string
+		want    bool
+	}{
+		{"127.0.0.1", nil, true},
+		{"127.0.0.1", nil, true}, // once more is once
+		{"0.0.0.0", nil, false},
+		{"::", nil, false},
+		{"224.0.0.1", nil, false},
+		{"ff02::1", nil, false},
+		{"fe80::1%lo", nil, false},
+		{"255.255.255.255", nil, false},
+		{"127.0.0.2", []string{"traceroute"}, false},
+		{"127.0.0.2", []string{"dns"}, true},
+		{"127.0.0.3", nil, false}, // full
+	} {
+		if got := p.Queue(netip.MustParseAddr(step.addr), step.methods...); got != step.want {
+			t.Errorf("Queue(%s, %q) = %v", step.addr, step.methods, got)
+		}
+	}
+	if p.Queue(netip.Addr{}) {
+		t.Error("the zero address was queued")
+	}
+	if got := counted(t, p, MethodICMP, "dropped"); got != 1 {
+		t.Errorf("%v dropped, want 1", got)
+	}
+	for _, opts := range []ProberOptions{{Methods: []string{"tcp"}}, {Count: -1}, {Count: 11}, {Rate: -1}, {Rate: 10001}, {Timeout: -1}, {Timeout: time.Minute}, {MaxQueue: -1}} {
+		if _, err := NewProber(opts); err == nil {
+			t.Errorf("NewProber(%+v) accepts it", opts)
+		}
+	}
+}
+
+// counted returns one value of gslbd_probes_total.
+func counted(t *testing.T, c prometheus.Collector, method, result string) float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	if err := registry.Register(c); err != nil {
+		t.Fatal(err)
+	}
+	families, err := registry.Gather()
+	if err != nil || len(families) != 1 || families[0].GetName() != "gslbd_probes_total" {
+		t.Fatalf("gathered %v, %v", families, err)
+	}
+	for _, m := range families[0].Metric {
+		if label(m, "method") == method && label(m, "result") == result {
+			return m.GetCounter().GetValue()
+		}
+	}
+	t.Fatalf("no series for %s, %s", method, result)
+	return 0
+}
+
+func label(m *dto.Metric, name string) string {
+	for _, pair := range m.Label {
+		if pair.GetName() == name {
+			return pair.GetValue()
+		}
+	}
+	return ""
+}
+
+// Forged, foreign and repeated answers do not count, and parallel probes are never mixed up.
+func TestProberAnswer(t *testing.T) {
+	near, far, stranger := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
+	const id = 77
+	header := func(from, to netip.Addr) []byte {
+		b := make([]byte, 20)
+		b[0], b[9] = 0x45, protocolICMP4
+		copy(b[12:], from.AsSlice())
+		copy(b[16:], to.AsSlice())
+		return b
+	}
+	reply := func(from netip.Addr, id, seq uint16, c cookie) datagram {
+		echo := appendEcho(header(from, stranger), false, id, seq, c)
+		echo[20] = echoReply4
+		return datagram{payload: echo, from: netip.AddrPortFrom(from, 0)}
+	}
+	quote := func(router, to netip.Addr, id, seq uint16, c cookie, cut int) datagram {
+		b := append(header(router, stranger), unreachable4, 1, 0, 0, 0, 0, 0, 0)
+		b = appendEcho(append(b, header(stranger, to)...), false, id, seq, c)
+		return datagram{payload: b[:len(b)-cut], from: netip.AddrPortFrom(router, 0)}
+	}
+	c1, c2 := cookie{1}, cookie{2}
+	for _, tt := range []struct {
+		name  string
+		in    []datagram
+		reads []time.Duration // one for each
+		want  []RTT           // in order of settlement
+	}{
+		{"each its own", []datagram{reply(near, id, 1, c1), reply(far, id, 2, c2)}, []time.Duration{1, 200}, []RTT{{Addr: near, RTT: 1}, {Addr: far, RTT: 200}}},
+		{"in the other order", []datagram{reply(far, id, 2, c2), reply(near, id, 1, c1)}, []time.Duration{200, 201}, []RTT{{Addr: far, RTT: 200}, {Addr: near, RTT: 201}}},
+		{"from another address", []datagram{reply(far, id, 1, c1), reply(stranger, id, 2, c2)}, []time.Duration{1, 1}, nil},
+		{"forged without the cookie", []datagram{reply(near, id, 1, c2), reply(near, id, 1, cookie{})}, []time.Duration{1, 1}, nil},
+		{"of another process", []datagram{reply(near, id+1, 1, c1)}, []time.Duration{1}, nil},
+		{"duplicates", []datagram{reply(near, id, 1, c1), reply(near, id, 1, c1), reply(near, id, 1, c1)}, []time.Duration{5, 6, 7}, []RTT{{Addr: near, RTT: 5}}},
+		{"unreachable", []datagram{quote(stranger, near, id, 1, c1, 0)}, []time.Duration{3}, []RTT{{Addr: near, Lost: true}}},
+		{"unreachable, short quote", []datagram{quote(stranger, near, id, 1, c1, 16)}, []time.Duration{3}, []RTT{{Addr: near, Lost: true}}},
+		{"unreachable, then a reply", []datagram{quote(stranger, near, id, 1, c1, 0), reply(near, id, 1, c1)}, []time.Duration{3, 4}, []RTT{{Addr: near, Lost: true}}},
+		{"unreachable, another target", []datagram{quote(stranger, far, id, 1, c1, 0)}, []time.Duration{3}, nil},
+		{"unreachable, forged", []datagram{quote(stranger, near, id, 1, c2, 0)}, []time.Duration{3}, nil},
+		{"cut off", []datagram{{payload: reply(near, id, 1, c1).payload[:27], from: netip.AddrPortFrom(near, 0)}}, []time.Duration{3}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p, err := NewProber(ProberOptions{Count: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &socket{method: MethodICMP, mode: Raw, id: id}
+			for seq, addr := range []netip.Addr{near, far} {
+				key := flightKey{s, uint16(seq + 1)}
+				target := &target{addr: addr, methods: p.methods, sent: 1, tried: MethodICMP, open: []flightKey{key}, best: -1}
+				p.active[addr] = target
+				p.flights[key] = &flight{target: target, cookie: []cookie{c1, c2}[seq]}
+			}
+			var got []RTT
+			for i, d := range tt.in {
+				if r, ok := p.answer(s, d, stamp{wall: int64(tt.reads[i]), mono: tt.reads[i]}); ok {
+					got = append(got, r)
+				}
+			}
+			if len(got) != len(tt.want) {
+				t.Fatalf("outcomes %+v, want %+v", got, tt.want)
+			}
+			for i, want := range tt.want {
+				if got[i].Addr != want.Addr || got[i].RTT != want.RTT || got[i].Lost != want.Lost {
+					t.Errorf("outcome %+v, want %+v", got[i], want)
+				}
+			}
+			if want := 2 - len(tt.want); len(p.active) != want || len(p.flights) != want {
+				t.Errorf("%d targets and %d packets are left, want %d", len(p.active), len(p.flights), want)
+			}
+		})
+	}
+}
+
+func TestRoundTrip(t *testing.T) {
+	const ms = time.Millisecond
+	sent := stamp{wall: int64(1000 * time.Second), mono: 50 * time.Second}
+	at := func(wall, mono time.Duration) stamp { return stamp{sent.wall + int64(wall), sent.mono + mono} }
+	for _, tt := range []struct {
+		name     string
+		read     stamp
+		received time.Duration // after sent.wall
+		want     time.Duration
+	}{
+		{"the kernel's time, not ours", at(40*ms, 40*ms), 30 * ms, 30 * ms},
+		{"slewed clock", at(40*ms+20*time.Microsecond, 40*ms), 30 * ms, 30 * ms},
+		{"clock set back before receipt", at(-960*ms, 40*ms), -970 * ms, 40 * ms},
+		{"clock set forward before receipt", at(1040*ms, 40*ms), 1030 * ms, 40 * ms},
+		{"clock set forward by little", at(60*ms, 40*ms), 50 * ms, 40 * ms},
+		{"clock set after receipt", at(3600*time.Second, 40*ms), 30 * ms, 40 * ms},
+		{"no time from the kernel", at(40*ms, 40*ms), -time.Duration(sent.wall), 40 * ms},
+		{"a time after we read it", at(40*ms, 40*ms), 50 * ms, 40 * ms},
+	} {
+		if got := roundTrip(sent, tt.read, sent.wall+int64(tt.received)); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A Prober that has gone idle starts again, and Run leaves no descriptor behind.
+func TestProberIdleAndClose(t *testing.T) {
+	inNamespace(t, "1 0")
+	before := descriptors(t)
+	results := make(chan RTT)
+	p, err := NewProber(ProberOptions{Count: 2, Result: func(r RTT) { results <- r }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	var failure error
+	go func() {
+		defer cancel()
+		for i := range 3 {
+			want := netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)})
+			if !p.Queue(want) {
+				failure = fmt.Errorf("%v was not queued", want)
+			}
+			if r := <-results; r.Addr != want || r.Lost {
+				failure = fmt.Errorf("outcome %+v for %v", r, want)
+			}
+		}
+	}()
+	if err := p.Run(ctx); err != nil || failure != nil {
+		t.Error(err, failure)
+	}
+	if after := descriptors(t); after != before {
+		t.Errorf("%d descriptors, %d before", after, before)
+	}
+	if got := counted(t, p, MethodICMP, "success"); got != 3 {
+		t.Errorf("%v succeeded, want 3", got)
+	}
+}
