@@ -61,8 +61,10 @@ type ServiceConfig struct {
 	HalfLife   time.Duration // of the decay of Selections; default 60s
 
 	// HasCheck says that gslbd itself checks the members' addresses and sends CheckResults.
-	HasCheck bool
-	Members  []MemberConfig
+	HasCheck      bool
+	CheckInterval time.Duration // of that check; default 10s
+
+	Members []MemberConfig
 }
 
 // MemberConfig configures one member.

@@ -1,6 +1,12 @@
 package state
 
-import "sync/atomic"
+import (
+	"math"
+	"math/bits"
+	"slices"
+	"sync/atomic"
+	"time"
+)
 
 // Rotation is the state of the rotating metrics of one service. It is kept by the service's name, so that it survives
 // publications and reloads. All of it is atomic; whoever serves an answer advances it, explain only reads it.
@@ -18,16 +24,115 @@ const SelectedUnit = 1 << 16
 type Selections [2]atomic.Int64
 
 // Counters counts the outcomes of one service. It is sharded by worker, so that cores do not contend, and summed when
-// scraped. It is kept by the service's name.
+// scraped. It is kept by the service's name, and what it counts of a member by the member's. All methods are safe for
+// concurrent use.
 type Counters struct {
-	shards []counterShard
+	// Fixed at construction. When the members change, new Counters share the shards of the old ones, so that nothing is
+	// lost that a reader of an older snapshot still adds.
+	members   []string
+	decisions []decisionShard
+	answers   [][]answerShard // by member, then by shard
 }
 
-type counterShard struct {
-	decisions [MaxReasons]atomic.Uint64
-	answers   []atomic.Uint64
-	_         [64]byte // keeps the next shard's first line apart
+type decisionShard struct {
+	reasons [MaxReasons]atomic.Uint64 // three whole cache lines
+}
+
+type answerShard struct {
+	n atomic.Uint64
+	_ [56]byte // a cache line each
 }
 
 // MaxReasons bounds the reasons of a decision: the metrics, and constraints, single, on_all_down.
 const MaxReasons = 24
+
+// follow returns the counters for a service that now has members with these names, in their order: c itself when they
+// are the same, else new ones that go on from c. c may be nil.
+func (c *Counters) follow(shards int, members []string) *Counters {
+	if c == nil {
+		c = &Counters{decisions: make([]decisionShard, shards)}
+	} else if slices.Equal(c.members, members) {
+		return c
+	}
+	next := &Counters{members: members, decisions: c.decisions, answers: make([][]answerShard, len(members))}
+	for i, name := range members {
+		if j := slices.Index(c.members, name); j >= 0 {
+			next.answers[i] = c.answers[j]
+		} else {
+			next.answers[i] = make([]answerShard, shards)
+		}
+	}
+	return next
+}
+
+// Add counts one decision for reason, and, with a member's Index of 0 or above, one answer of that member. A shard
+// belongs to one worker; numbers beyond the Store's shards wrap around. Hot path: two atomic additions.
+func (c *Counters) Add(shard int, reason uint8, member int) {
+	shard %= len(c.decisions)
+	if int(reason) < MaxReasons {
+		c.decisions[shard].reasons[reason].Add(1)
+	}
+	if member >= 0 && member < len(c.answers) {
+		c.answers[member][shard].n.Add(1)
+	}
+}
+
+// Decisions returns how often each reason settled a decision, since the start of the process.
+func (c *Counters) Decisions() [MaxReasons]uint64 {
+	var sum [MaxReasons]uint64
+	for i := range c.decisions {
+		for r := range sum {
+			sum[r] += c.decisions[i].reasons[r].Load()
+		}
+	}
+	return sum
+}
+
+// Answers returns how often the member with this Index was the first answer, since the start of the process.
+func (c *Counters) Answers(member int) uint64 {
+	if member < 0 || member >= len(c.answers) {
+		return 0
+	}
+	var sum uint64
+	for i := range c.answers[member] {
+		sum += c.answers[member][i].n.Load()
+	}
+	return sum
+}
+
+// decay folds the half-life into the selections of the service's members. It subtracts what was lost rather than
+// storing what is left, so that selections made meanwhile are kept; and it is a function of the count alone, so that
+// equal counts stay equal.
+func (svc *service) decay(now time.Time) {
+	lost := 1 - math.Exp2(-float64(now.Sub(svc.decayedAt))/float64(svc.cfg.HalfLife))
+	svc.decayedAt = now
+	share := uint64(lost * (1 << 32)) // of 2^32
+	for _, m := range svc.members {
+		for f := range m.selected {
+			count := m.selected[f].Load()
+			if count <= 0 {
+				continue
+			}
+			hi, lo := bits.Mul64(uint64(count), share)
+			m.selected[f].Add(-int64(hi<<32 | lo>>32))
+		}
+	}
+}
+
+// join starts a member that comes up at the highest count per weight of its peers: those of its pool that are up. It
+// would else be given every answer until it had caught up.
+func (svc *service) join(m *member, f Family) {
+	if m.cfg.Weight <= 0 {
+		return
+	}
+	var highest float64
+	for _, p := range svc.members {
+		if p != m && p.cfg.Role == m.cfg.Role && p.cfg.Weight > 0 && p.has(f) && p.health[f].up {
+			highest = max(highest, float64(p.selected[f].Load())/float64(p.cfg.Weight))
+		}
+	}
+	start := int64(math.Ceil(highest * float64(m.cfg.Weight)))
+	if was := m.selected[f].Load(); start > was {
+		m.selected[f].Add(start - was)
+	}
+}

@@ -165,7 +165,9 @@ type Site struct {
 
 	// Load is of the last fresh report; HasLoad is false when there is none or it is not fresh.
 	HasLoad         bool
+	HasSessions     bool // the load tells of sessions
 	Sessions        uint64
+	HasBits         bool   // the load tells of bandwidth
 	BitsIn, BitsOut uint64 // per second
 
 	// NewSessions is the mean of new sessions per second over the last (up to) 5 reports, while fresh.
@@ -213,8 +215,14 @@ type Service struct {
 	PoolSince time.Time
 	PoolWhy   string
 
-	Rotation *Rotation
-	Counters *Counters
+	// PoolTransitions counts the changes of Pool since the start of the process.
+	PoolTransitions uint64
+
+	Rotation *Rotation // never nil in a snapshot that a Store published
+	Counters *Counters // likewise
+
+	id      uint32 // stable over reloads; 0 in a Service that no Store made
+	usesRTT bool
 }
 
 // A Member is one VIP, or CNAME target, of a service at one site.
@@ -244,6 +252,15 @@ type Member struct {
 	HasServers bool
 	ServersUp  int // servers up behind the member's virtual servers; meaningful with HasServers
 	Servers    int // servers that count (not in maintenance or drain)
+
+	// CheckError says, while the own check cannot be run, why; it is then no source.
+	CheckError [2]string
+
+	// Transitions counts the changes of Up, both families together, since the start of the process.
+	Transitions uint64
+
+	// Selected is what least-selected compares. It is atomic, and never nil in a snapshot that a Store published.
+	Selected *Selections
 
 	HasLatency [2]bool
 	Latency    [2]time.Duration // of the last successful own check

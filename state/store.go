@@ -2,12 +2,31 @@ package state
 
 import (
 	"context"
-	"net/netip"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"gslbd/geo"
 )
+
+const (
+	// publishEvery is the least time between two publications that reports or time cause (design section 3).
+	publishEvery = 200 * time.Millisecond
+	// tickEvery is how often the resolvers that asked are collected and Selections decay.
+	tickEvery = time.Second
+	// sweepEvery is how often targets that stopped asking are dropped and rtt-blind sites are looked for.
+	sweepEvery = 10 * time.Second
+)
+
+// ErrUnknownSite is returned by Report for a site that the configuration does not name.
+var ErrUnknownSite = errors.New("unknown site")
 
 // Options configure a Store.
 type Options struct {
@@ -16,29 +35,308 @@ type Options struct {
 	Shards    int // workers that count; default 1
 }
 
-// A Store holds what is measured and publishes it as Snapshots.
-type Store struct{}
+// A Store holds what is measured and publishes it as Snapshots. Create one with New. All methods are safe for
+// concurrent use.
+type Store struct {
+	// Fixed at construction.
+	log     *zap.Logger
+	dir     string
+	shards  int
+	wake    chan struct{} // capacity 1; never closed
+	asked   *askedSlots
+	targets *targets // has its own lock
 
-// New opens the state directory.
-func New(opts Options) (*Store, error) { return &Store{}, nil }
+	// Atomic.
+	snapshot atomic.Pointer[Snapshot]
 
-// Configure applies a configuration, keeping the state of what it still names, and publishes at once.
-func (s *Store) Configure(c *Config) {}
+	closeOnce sync.Once
+	lock      *os.File // fixed at construction; closed once by Close
 
-// Run publishes until ctx is done.
-func (s *Store) Run(ctx context.Context) error { return nil }
+	// mu protects everything below.
+	mu          sync.Mutex
+	cfg         Config // with defaults; its Sites and Services are not used after Configure
+	configured  bool
+	version     uint64
+	epoch       uint64
+	sites       map[string]*site
+	siteOrder   []*site
+	services    map[string]*service
+	svcOrder    []*service
+	siteIDs     map[string]uint16 // of every site that this process has known
+	serviceIDs  map[string]uint32 // likewise; from 1
+	rtt         *RTTTable
+	geo         *geo.DB
+	zones       any // of the configuration
+	forced      func(service, member, site, zone string) (Forced, string)
+	dirty       bool
+	due         time.Time // the next change that time alone brings; zero: none
+	publishedAt time.Time
+	blind       blindness
+	events      []event // to be logged once mu is free
+	restored    *fileState
+	unsaved     bool // something that is kept over a restart has changed
+}
 
-// Snapshot returns the present snapshot; nil before the first Configure.
-func (s *Store) Snapshot() *Snapshot { return nil }
+// An event is a log line that waits until the mutex is free.
+type event struct {
+	level  zapcore.Level
+	msg    string
+	fields []zap.Field
+}
 
-// Report applies a site's report.
-func (s *Store) Report(r *Report) (ReportResult, error) { return ReportResult{}, nil }
+// New opens and locks the state directory, creating it if need be, and reads what was kept there. It fails if the
+// directory cannot be used, or if another gslbd holds it. A state file that cannot be read is no failure: it is renamed
+// to end in .bad, with a warning.
+func New(opts Options) (*Store, error) {
+	s := &Store{
+		log:        opts.Log,
+		dir:        opts.Directory,
+		shards:     max(opts.Shards, 1),
+		wake:       make(chan struct{}, 1),
+		asked:      new(askedSlots),
+		sites:      map[string]*site{},
+		services:   map[string]*service{},
+		siteIDs:    map[string]uint16{},
+		serviceIDs: map[string]uint32{},
+		geo:        new(geo.DB),
+	}
+	if s.log == nil {
+		s.log = zap.NewNop()
+	}
+	s.rtt = NewRTTTable(RTTConfig{})
+	s.targets = newTargets()
+	if s.dir == "" {
+		return s, nil
+	}
+	if err := s.open(); err != nil {
+		return nil, fmt.Errorf("state: %w", err)
+	}
+	return s, nil
+}
 
-// Check applies the result of an own check.
-func (s *Store) Check(r CheckResult) {}
+// Close gives up the lock on the state directory. Run does it by itself when it ends; only a Store that never ran needs
+// Close. It may be called more than once.
+func (s *Store) Close() error {
+	var err error
+	s.closeOnce.Do(func() {
+		if s.lock != nil {
+			err = s.lock.Close()
+		}
+	})
+	return err
+}
 
-// SetGeo publishes another geo database.
-func (s *Store) SetGeo(db *geo.DB) {}
+// Snapshot returns the present snapshot; nil before the first Configure. Hot path: one atomic load.
+func (s *Store) Snapshot() *Snapshot { return s.snapshot.Load() }
 
-// Asked records that a resolver asked for the service. Hot path.
-func (s *Store) Asked(ldns netip.Addr, service *Service) {}
+// Configure applies a configuration and publishes at once. It keeps the state of the sites, services and members that c
+// still names, and forgets the others. A member is the same when its service, its name and its site are. Zero durations
+// and limits mean the defaults.
+func (s *Store) Configure(c *Config) {
+	now := time.Now()
+	s.mu.Lock()
+	s.configure(c, now)
+	s.publish(now)
+	s.unlock()
+	s.kick()
+}
+
+// SetGeo publishes another geo database at once.
+func (s *Store) SetGeo(db *geo.DB) {
+	now := time.Now()
+	s.mu.Lock()
+	s.geo = db
+	s.targets.setGeo(db)
+	if s.configured {
+		s.publish(now)
+	}
+	s.unlock()
+	s.kick()
+}
+
+// SetForced sets where forced states come from, and publishes at once. The Store calls fn for every member now and at
+// every Configure, never while serving; whoever changes orders calls SetForced again. A nil fn forces nothing. The
+// string says why and is shown to people.
+func (s *Store) SetForced(fn func(service, member, site, zone string) (Forced, string)) {
+	now := time.Now()
+	s.mu.Lock()
+	s.forced = fn
+	s.applyForced()
+	if s.configured {
+		s.publish(now)
+	}
+	s.unlock()
+	s.kick()
+}
+
+// Report applies a site's report, whose age counts from now, and says what the sender should know and measure. It
+// returns ErrUnknownSite for a site that is not configured. The change is published by Run. The Store keeps no
+// reference to the slices of r.
+func (s *Store) Report(r *Report) (ReportResult, error) {
+	now := time.Now()
+	a := newAgentReport(r, now)
+
+	s.mu.Lock()
+	st := s.sites[r.Site]
+	if st == nil {
+		s.mu.Unlock()
+		return ReportResult{}, fmt.Errorf("state: report: %w: %q", ErrUnknownSite, r.Site)
+	}
+	s.receive(st, a)
+	holds := st.holder == a.name
+	res := ReportResult{Warnings: slices.Clone(st.warnings)}
+	if !holds {
+		res.Warnings = []string{fmt.Sprintf("agent %q does not hold the site: agent %q does, as long as it reports", a.name, st.holder)}
+	}
+	id := st.id
+	s.dirty = true
+	s.unlock()
+	s.kick()
+
+	s.targets.record(id, r.RTTs, now)
+	if holds {
+		res.Probe = s.targets.take(id, now)
+	}
+	return res, nil
+}
+
+// Check applies the result of an own check. A result for what is not configured, or not checked, changes nothing. The
+// change is published by Run.
+func (s *Store) Check(r CheckResult) {
+	now := time.Now()
+	s.mu.Lock()
+	svc := s.services[r.Service]
+	if svc == nil || !svc.cfg.HasCheck || r.Family > V6 {
+		s.mu.Unlock()
+		return
+	}
+	m := svc.byName[r.Member]
+	if m == nil || !m.has(r.Family) {
+		s.mu.Unlock()
+		return
+	}
+	if m.health[r.Family].check.apply(r, now) {
+		s.dirty = true
+		s.unsaved = true
+	}
+	s.unlock()
+	s.kick()
+}
+
+// Run publishes what changes until ctx is done, and keeps the state directory up to date. At the end it saves the state
+// and gives up the directory's lock. It returns nil, or why the last save failed.
+func (s *Store) Run(ctx context.Context) error {
+	defer s.Close()
+	start := time.Now()
+	nextTick, nextSweep := start.Add(tickEvery), start.Add(sweepEvery)
+	keep := newKeeper(s, start)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return keep.save(time.Now())
+		case <-s.wake:
+		case <-timer.C:
+		}
+		now := time.Now()
+		if !now.Before(nextTick) {
+			s.tick(now)
+			nextTick = now.Add(tickEvery)
+		}
+		if !now.Before(nextSweep) {
+			s.sweep(now)
+			nextSweep = now.Add(sweepEvery)
+		}
+		next := s.publishDue(now)
+		if next.IsZero() || nextTick.Before(next) {
+			next = nextTick
+		}
+		keep.maybe(now)
+		timer.Reset(time.Until(next))
+	}
+}
+
+// publishDue publishes if there is something new and the last publication is long enough ago. It returns when to
+// publish next; zero: nothing is due.
+func (s *Store) publishDue(now time.Time) time.Time {
+	s.mu.Lock()
+	defer s.unlock()
+	if !s.configured {
+		return time.Time{}
+	}
+	earliest := s.publishedAt.Add(publishEvery)
+	wanted := func() bool { return s.dirty || (!s.due.IsZero() && !now.Before(s.due)) }
+	if wanted() && !now.Before(earliest) {
+		s.publish(now)
+		earliest = now.Add(publishEvery)
+	}
+	switch {
+	case wanted():
+		return earliest
+	case !s.due.IsZero() && s.due.Before(earliest):
+		return earliest
+	}
+	return s.due
+}
+
+// tick collects the resolvers that asked, and decays Selections.
+func (s *Store) tick(now time.Time) {
+	s.targets.drain(s.asked, now)
+	s.mu.Lock()
+	defer s.unlock()
+	for _, svc := range s.svcOrder {
+		svc.decay(now)
+	}
+}
+
+// sweep forgets what is too old in the RTT table and among the targets, and finds rtt-blind sites.
+func (s *Store) sweep(now time.Time) {
+	blind := s.targets.sweep(now)
+	s.mu.Lock()
+	defer s.unlock()
+	for _, st := range s.siteOrder {
+		if b := blind[st.id]; b != st.rttBlind {
+			st.rttBlind, st.rttBlindSince = b, now
+			s.dirty = true
+			if b {
+				s.warn("site rtt-blind", zap.String("site", st.cfg.Name))
+			} else {
+				s.info("site measures round trips again", zap.String("site", st.cfg.Name))
+			}
+		}
+	}
+}
+
+// kick wakes Run.
+func (s *Store) kick() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// unlock frees mu and logs what happened under it.
+func (s *Store) unlock() {
+	events := s.events
+	s.events = nil
+	s.mu.Unlock()
+	for _, e := range events {
+		s.log.Log(e.level, e.msg, e.fields...)
+	}
+}
+
+func (s *Store) info(msg string, fields ...zap.Field) {
+	s.events = append(s.events, event{zapcore.InfoLevel, msg, fields})
+}
+
+func (s *Store) warn(msg string, fields ...zap.Field) {
+	s.events = append(s.events, event{zapcore.WarnLevel, msg, fields})
+}
+
+// wakeAt asks for a publication at t. The caller holds mu.
+func (s *Store) wakeAt(t time.Time) {
+	if s.due.IsZero() || t.Before(s.due) {
+		s.due = t
+	}
+}

@@ -1,0 +1,262 @@
+package state
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"gslbd/geo"
+)
+
+// A service is the private state of one service. It is guarded by Store.mu.
+type service struct {
+	cfg     ServiceConfig // owned: its slices are copies
+	id      uint32
+	members []*member
+	byName  map[string]*member
+
+	hasBackups      bool
+	pool            Role
+	poolSet         bool
+	poolSince       time.Time
+	poolWhy         string
+	poolTransitions uint64
+
+	rotation  *Rotation
+	counters  *Counters
+	decayedAt time.Time
+}
+
+// A member is the private state of one member. It is guarded by Store.mu.
+type member struct {
+	cfg  MemberConfig // owned: its slices are copies
+	site *site
+	hash uint64
+
+	forced    Forced
+	forcedWhy string
+
+	health      [2]health
+	servers     serverCount
+	transitions uint64
+	selected    *Selections
+}
+
+// has reports whether the member can answer for the family.
+func (m *member) has(f Family) bool { return m.cfg.CNAME != "" || m.cfg.Addresses[f].IsValid() }
+
+func withDefaults(c *Config) Config {
+	d := *c
+	set := func(p *time.Duration, v time.Duration) {
+		if *p <= 0 {
+			*p = v
+		}
+	}
+	set(&d.ReportInterval, 5*time.Second)
+	set(&d.StaleAfter, 15*time.Second)
+	set(&d.DeadAfter, 60*time.Second)
+	d.RTT = d.RTT.withDefaults()
+	d.Sites, d.Services = nil, nil
+	return d
+}
+
+func (c RTTConfig) withDefaults() RTTConfig {
+	if c.PrefixV4 <= 0 {
+		c.PrefixV4 = 24
+	}
+	if c.PrefixV6 <= 0 {
+		c.PrefixV6 = 56
+	}
+	if c.Refresh <= 0 {
+		c.Refresh = 5 * time.Minute
+	}
+	if c.SilentFor <= 0 {
+		c.SilentFor = 10 * time.Minute
+	}
+	if c.MaxTargets <= 0 {
+		c.MaxTargets = 100_000
+	}
+	if c.MaxSites <= 0 {
+		c.MaxSites = 8
+	}
+	c.Exempt = slices.Clone(c.Exempt)
+	return c
+}
+
+// configure builds the private state of c around what it keeps of the present one. The caller holds mu.
+func (s *Store) configure(c *Config, now time.Time) {
+	first := !s.configured
+	s.configured = true
+	s.epoch++
+	s.cfg = withDefaults(c)
+	s.zones = c.Zones
+	s.unsaved = true
+
+	oldSites := s.sites
+	s.sites = make(map[string]*site, len(c.Sites))
+	s.siteOrder = s.siteOrder[:0:0]
+	for _, sc := range c.Sites {
+		st := oldSites[sc.Name]
+		if st == nil {
+			st = &site{since: now, agents: map[string]*agentReport{}}
+			st.id = s.siteID(sc.Name)
+		}
+		if sc.Resume <= 0 {
+			sc.Resume = 0.9
+		}
+		if sc.Hold <= 0 {
+			sc.Hold = time.Minute
+		}
+		st.cfg = sc
+		st.location = geo.NewLocation(sc.Location)
+		st.members = nil
+		st.reconfigured(now)
+		s.sites[sc.Name] = st
+		s.siteOrder = append(s.siteOrder, st)
+	}
+
+	oldServices := s.services
+	s.services = make(map[string]*service, len(c.Services))
+	s.svcOrder = s.svcOrder[:0:0]
+	for _, sc := range c.Services {
+		svc := s.configureService(oldServices[sc.Name], sc, now)
+		s.services[sc.Name] = svc
+		s.svcOrder = append(s.svcOrder, svc)
+	}
+
+	if old, c := s.rtt, s.cfg.RTT; old.bits4 != c.PrefixV4 || old.bits6 != c.PrefixV6 || old.max != c.MaxTargets {
+		s.rtt = NewRTTTable(c)
+		if old.bits4 == c.PrefixV4 && old.bits6 == c.PrefixV6 {
+			s.rtt.adopt(old)
+		}
+	}
+	s.targets.configure(s.cfg.RTT, s.rtt, s.targetSites(), s.targetServices())
+	if first && s.restored != nil {
+		s.restore(s.restored, now)
+		s.restored = nil
+	}
+	for _, st := range s.siteOrder {
+		if a := st.agents[st.holder]; a != nil {
+			st.cover(a)
+		}
+	}
+	s.applyForced()
+}
+
+func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) *service {
+	sc.Aliases = slices.Clone(sc.Aliases)
+	sc.LastResort = slices.Clone(sc.LastResort)
+	if sc.Answers < 1 {
+		sc.Answers = 1
+	}
+	if sc.HalfLife <= 0 {
+		sc.HalfLife = time.Minute
+	}
+	if sc.CheckInterval <= 0 {
+		sc.CheckInterval = 10 * time.Second
+	}
+	members := sc.Members
+	sc.Members = nil
+
+	svc := &service{rotation: new(Rotation), poolSince: now, decayedAt: now}
+	if old != nil {
+		*svc = *old
+	}
+	svc.cfg = sc
+	svc.id = s.serviceID(sc.Name)
+	svc.members = make([]*member, 0, len(members))
+	svc.byName = make(map[string]*member, len(members))
+	svc.hasBackups = false
+	names := make([]string, 0, len(members))
+	for _, mc := range members {
+		st := s.sites[mc.Site]
+		if st == nil { // config refuses it; a member without a site could not be judged
+			continue
+		}
+		mc.VirtualServers = slices.Clone(mc.VirtualServers)
+		for f := range mc.Addresses {
+			mc.Addresses[f] = mc.Addresses[f].Unmap()
+		}
+		var m *member
+		if old != nil {
+			m = old.byName[mc.Name]
+		}
+		if m == nil || m.site.cfg.Name != mc.Site {
+			m = &member{hash: HashName(mc.Name), selected: new(Selections)}
+		}
+		for f := range m.health {
+			m.health[f].reconfigured(sc.HasCheck, m.cfg.Addresses[f] != mc.Addresses[f])
+		}
+		m.cfg, m.site = mc, st
+		st.members = append(st.members, covered{svc, m})
+		svc.members = append(svc.members, m)
+		svc.byName[mc.Name] = m
+		names = append(names, mc.Name)
+		svc.hasBackups = svc.hasBackups || mc.Role == Backup
+	}
+	svc.counters = svc.counters.follow(s.shards, names)
+	return svc
+}
+
+// applyForced asks for the forced state of every member. The caller holds mu.
+func (s *Store) applyForced() {
+	for _, svc := range s.svcOrder {
+		for _, m := range svc.members {
+			m.forced, m.forcedWhy = NotForced, ""
+			if s.forced != nil {
+				m.forced, m.forcedWhy = s.forced(svc.cfg.Name, m.cfg.Name, m.site.cfg.Name, m.site.cfg.Zone)
+			}
+		}
+	}
+}
+
+func (s *Store) siteID(name string) uint16 {
+	id, ok := s.siteIDs[name]
+	if !ok {
+		id = uint16(len(s.siteIDs))
+		s.siteIDs[name] = id
+	}
+	return id
+}
+
+func (s *Store) serviceID(name string) uint32 {
+	id, ok := s.serviceIDs[name]
+	if !ok {
+		id = uint32(len(s.serviceIDs) + 1)
+		s.serviceIDs[name] = id
+	}
+	return id
+}
+
+func (s *Store) targetSites() []targetSite {
+	var all []targetSite
+	for _, st := range s.siteOrder {
+		all = append(all, targetSite{id: st.id, location: st.location})
+	}
+	return all
+}
+
+// targetServices maps the services that use round trips to the sites that may probe for them.
+func (s *Store) targetServices() map[uint32][]uint16 {
+	all := map[uint32][]uint16{}
+	for _, svc := range s.svcOrder {
+		if !svc.cfg.UsesRTT {
+			continue
+		}
+		var ids []uint16
+		for _, m := range svc.members {
+			if !slices.Contains(ids, m.site.id) {
+				ids = append(ids, m.site.id)
+			}
+		}
+		all[svc.id] = ids
+	}
+	return all
+}
+
+// probeable reports whether addr may ever be a probe target: a unicast address of one host. Private and loopback
+// resolvers are legitimate; the operator exempts those that are not.
+func probeable(addr netip.Addr) bool {
+	return addr.IsValid() && !addr.IsUnspecified() && !addr.IsMulticast() && !addr.IsLinkLocalUnicast() &&
+		addr != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}

@@ -1,0 +1,444 @@
+package state
+
+import (
+	"cmp"
+	"container/heap"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gslbd/geo"
+)
+
+const (
+	// maxProbes is the most targets of one response to a report (design section 9).
+	maxProbes = 2000
+	// askedSlotCount is how many resolvers may ask within one tick and be noticed; more wait for another tick.
+	askedSlotCount = 8192
+	// maxSeen bounds each of the two generations of addresses that asked only once.
+	maxSeen = 65536
+	// rttBlindMin is the least number of resolvers that others reach for a site to be called rtt-blind.
+	rttBlindMin = 5
+)
+
+// askedSlots collects who asked for what within one tick, in fixed memory.
+type askedSlots struct {
+	slots [askedSlotCount]askedSlot
+}
+
+// A slot is free, being written, or full. Only the writer that took it from free to busy, or the drain, which took it
+// from full to busy, may store the other words.
+type askedSlot struct {
+	state   atomic.Uint32
+	service atomic.Uint32
+	hi, lo  atomic.Uint64
+	count   atomic.Uint32 // up to 2
+}
+
+const (
+	slotFree uint32 = iota
+	slotBusy
+	slotFull
+)
+
+// Asked records that a resolver asked for the service, so that sites may measure it. A call that finds no room is
+// forgotten: whoever matters asks again. Hot path: no lock, no allocation.
+func (s *Store) Asked(ldns netip.Addr, service *Service) {
+	if !service.usesRTT || service.id == 0 || !ldns.IsValid() {
+		return
+	}
+	s.asked.note(ldns, service.id)
+}
+
+func (a *askedSlots) note(addr netip.Addr, service uint32) {
+	hi, lo := halves(addr)
+	h := mix(hi, lo, 0x2545f4914f6cdd1d+uint64(service)<<1)
+	for i := range uint64(4) {
+		sl := &a.slots[(h+i)%askedSlotCount]
+		switch sl.state.Load() {
+		case slotFree:
+			if !sl.state.CompareAndSwap(slotFree, slotBusy) {
+				continue
+			}
+			sl.hi.Store(hi)
+			sl.lo.Store(lo)
+			sl.service.Store(service)
+			sl.count.Store(1)
+			sl.state.Store(slotFull)
+			return
+		case slotFull:
+			if sl.hi.Load() == hi && sl.lo.Load() == lo && sl.service.Load() == service {
+				if sl.count.Load() < 2 { // else the line need not be written, and stays shared between cores
+					sl.count.Add(1)
+				}
+				return
+			}
+		}
+	}
+}
+
+// A targetSite is a site that may probe.
+type targetSite struct {
+	id       uint16
+	location *Location
+}
+
+// A target is one client network, and the resolver in it that stands for it.
+type target struct {
+	addr        netip.Addr
+	asked       time.Time
+	reached     time.Time // when a site last reached it
+	silentUntil time.Time
+	dropped     bool // no longer a target; queues still hold it
+	epoch       uint64
+	services    []uint32
+	sites       []uint16 // that are to probe it
+	probes      []probe
+}
+
+// A probe is what one site did about a target.
+type probe struct {
+	site   uint16
+	queued bool // it stands in the site's queue
+	at     time.Time
+	ok     bool // the result at at
+}
+
+func (t *target) probe(site uint16) *probe {
+	for i := range t.probes {
+		if t.probes[i].site == site {
+			return &t.probes[i]
+		}
+	}
+	t.probes = append(t.probes, probe{site: site})
+	return &t.probes[len(t.probes)-1]
+}
+
+// A queue holds a site's targets by when they are due.
+type queue []queued
+
+type queued struct {
+	due time.Time
+	t   *target
+}
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+
+// Push implements heap.Interface.
+func (q *queue) Push(x any) { *q = append(*q, x.(queued)) }
+
+// Pop implements heap.Interface.
+func (q *queue) Pop() any {
+	old := *q
+	last := old[len(old)-1]
+	old[len(old)-1] = queued{}
+	*q = old[:len(old)-1]
+	return last
+}
+
+// targets knows which resolvers the sites shall measure, and feeds the RTT table with what they measured.
+type targets struct {
+	mu sync.Mutex
+	// All guarded by mu.
+	cfg      RTTConfig
+	epoch    uint64 // counts configurations
+	table    *RTTTable
+	geo      *geo.DB
+	sites    map[uint16]targetSite
+	services map[uint32][]uint16
+	all      map[netip.Prefix]*target
+	queues   map[uint16]*queue
+
+	// The addresses that asked once, in two generations, so that the older can be forgotten whole.
+	seen, seenBefore map[netip.Addr]struct{}
+	seenAt           time.Time
+}
+
+func newTargets() *targets {
+	return &targets{
+		geo: new(geo.DB), all: map[netip.Prefix]*target{}, queues: map[uint16]*queue{},
+		seen: map[netip.Addr]struct{}{}, seenBefore: map[netip.Addr]struct{}{},
+	}
+}
+
+func (ts *targets) setGeo(db *geo.DB) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.geo = db
+	ts.epoch++ // the nearest sites may be others
+}
+
+// configure applies another configuration. Targets stay; who probes them is worked out again as they ask.
+func (ts *targets) configure(c RTTConfig, table *RTTTable, sites []targetSite, services map[uint32][]uint16) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if ts.table != nil && (ts.cfg.PrefixV4 != c.PrefixV4 || ts.cfg.PrefixV6 != c.PrefixV6) {
+		ts.forgetAll()
+	}
+	ts.cfg, ts.table, ts.services = c, table, services
+	ts.epoch++
+	ts.sites = make(map[uint16]targetSite, len(sites))
+	for _, st := range sites {
+		ts.sites[st.id] = st
+	}
+	for id := range ts.queues {
+		if _, ok := ts.sites[id]; !ok {
+			delete(ts.queues, id)
+		}
+	}
+	if len(services) == 0 {
+		ts.forgetAll()
+	}
+	for key, t := range ts.all {
+		if ts.exempt(t.addr) {
+			ts.drop(key, t)
+		}
+	}
+}
+
+func (ts *targets) forgetAll() {
+	for key, t := range ts.all {
+		ts.drop(key, t)
+	}
+	ts.queues = map[uint16]*queue{}
+}
+
+func (ts *targets) drop(key netip.Prefix, t *target) {
+	t.dropped = true
+	delete(ts.all, key)
+}
+
+func (ts *targets) exempt(addr netip.Addr) bool {
+	return slices.ContainsFunc(ts.cfg.Exempt, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// drain takes in who asked since the last tick.
+func (ts *targets) drain(a *askedSlots, now time.Time) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if now.Sub(ts.seenAt) >= ts.cfg.Refresh || len(ts.seen) >= maxSeen {
+		ts.seenBefore, ts.seen, ts.seenAt = ts.seen, map[netip.Addr]struct{}{}, now
+	}
+	for i := range a.slots {
+		sl := &a.slots[i]
+		if sl.state.Load() != slotFull || !sl.state.CompareAndSwap(slotFull, slotBusy) {
+			continue
+		}
+		hi, lo, service, count := sl.hi.Load(), sl.lo.Load(), sl.service.Load(), sl.count.Load()
+		sl.state.Store(slotFree)
+		addr := (&rttEntry{hi: hi, lo: lo}).addr()
+		ts.ask(addr, service, count >= 2, now)
+	}
+}
+
+// ask records that addr asked for the service, more than once or not.
+func (ts *targets) ask(addr netip.Addr, service uint32, twice bool, now time.Time) {
+	sites := ts.services[service]
+	if len(sites) == 0 || !probeable(addr) || ts.exempt(addr) {
+		return
+	}
+	key := ts.table.Key(addr)
+	t := ts.all[key]
+	if t == nil || t.addr != addr {
+		_, before := ts.seenBefore[addr]
+		if _, ok := ts.seen[addr]; !ok && !before && !twice {
+			ts.seen[addr] = struct{}{}
+			return
+		}
+	}
+	switch {
+	case t == nil:
+		if len(ts.all) >= ts.cfg.MaxTargets {
+			ts.makeRoom()
+		}
+		t = &target{addr: addr}
+		ts.all[key] = t
+	case t.addr != addr && t.reached.IsZero() && now.Before(t.silentUntil):
+		// The one that stood for the network is silent; perhaps this one is not.
+		t.addr, t.silentUntil = addr, time.Time{}
+	}
+	t.asked = now
+	if t.epoch != ts.epoch {
+		t.epoch, t.services = ts.epoch, nil
+	}
+	if !slices.Contains(t.services, service) {
+		t.services = append(t.services, service)
+		ts.assign(t, now)
+	}
+}
+
+// makeRoom drops the target that asked the longest ago among a few that the map happens to give.
+func (ts *targets) makeRoom() {
+	var oldest *target
+	var at netip.Prefix
+	n := 0
+	for key, t := range ts.all {
+		if oldest == nil || t.asked.Before(oldest.asked) {
+			oldest, at = t, key
+		}
+		if n++; n == 8 {
+			break
+		}
+	}
+	if oldest != nil {
+		ts.drop(at, oldest)
+	}
+}
+
+// assign chooses the sites that probe t: the nearest among those of the services that were asked for. Those whose
+// distance is unknown come last, in a stable order.
+func (ts *targets) assign(t *target, now time.Time) {
+	type near struct {
+		id       uint16
+		distance float64
+	}
+	var sites []near
+	where := ts.geo.Lookup(t.addr).Location
+	for _, service := range t.services {
+		for _, id := range ts.services[service] {
+			if slices.ContainsFunc(sites, func(n near) bool { return n.id == id }) {
+				continue
+			}
+			n := near{id: id, distance: geo.EarthRadiusKm * 4}
+			if at := ts.sites[id].location; where != nil && at != nil && where.HasCoordinates && at.HasCoordinates {
+				n.distance = geo.DistanceKm(where, at)
+			}
+			sites = append(sites, n)
+		}
+	}
+	slices.SortStableFunc(sites, func(a, b near) int {
+		return cmp.Or(cmp.Compare(a.distance, b.distance), cmp.Compare(a.id, b.id))
+	})
+	t.sites = t.sites[:0]
+	for _, n := range sites[:min(len(sites), ts.cfg.MaxSites)] {
+		t.sites = append(t.sites, n.id)
+		if p := t.probe(n.id); !p.queued {
+			p.queued = true
+			due := now
+			if !p.at.IsZero() {
+				due = p.at.Add(ts.cfg.Refresh)
+			}
+			ts.push(n.id, queued{due, t})
+		}
+	}
+}
+
+func (ts *targets) push(site uint16, item queued) {
+	q := ts.queues[site]
+	if q == nil {
+		q = new(queue)
+		ts.queues[site] = q
+	}
+	heap.Push(q, item)
+}
+
+// take returns what the site shall measure now. Each target is due again a refresh later, whether or not its result
+// comes back.
+func (ts *targets) take(site uint16, now time.Time) []ProbeTarget {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	q := ts.queues[site]
+	if q == nil {
+		return nil
+	}
+	var out []ProbeTarget
+	for len(*q) > 0 && len(out) < maxProbes && !now.Before((*q)[0].due) {
+		t := (*q)[0].t
+		switch {
+		case t.dropped || !slices.Contains(t.sites, site):
+			heap.Pop(q)
+			t.probe(site).queued = false
+		case now.Before(t.silentUntil):
+			(*q)[0].due = t.silentUntil
+			heap.Fix(q, 0)
+		default:
+			out = append(out, ProbeTarget{Resolver: t.addr})
+			(*q)[0].due = now.Add(ts.cfg.Refresh)
+			heap.Fix(q, 0)
+		}
+	}
+	return out
+}
+
+// record takes in what a site measured.
+func (ts *targets) record(site uint16, samples []RTTSample, now time.Time) {
+	if len(samples) == 0 {
+		return
+	}
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if ts.table == nil {
+		return
+	}
+	// A quarter of the table is for networks that never asked here, in equal parts for the sites.
+	quota := max(ts.cfg.MaxTargets/4/max(len(ts.sites), 1), 1)
+	for i := range samples {
+		s := &samples[i]
+		var asked time.Time
+		if t := ts.all[ts.table.Key(s.Resolver)]; t != nil {
+			asked = t.asked
+			at := now.Add(-s.Age)
+			if p := t.probe(site); !at.Before(p.at) {
+				p.at, p.ok = at, !s.Lost
+			}
+			switch {
+			case !s.Lost:
+				t.silentUntil = time.Time{}
+				if at.After(t.reached) {
+					t.reached = at
+				}
+			case s.Resolver.Unmap() == t.addr && now.Sub(t.reached) >= 2*ts.cfg.Refresh:
+				t.silentUntil = at.Add(ts.cfg.SilentFor)
+			}
+		}
+		ts.table.add(site, s, now, asked, quota)
+	}
+}
+
+// sweep drops what is too old, and returns the sites that are rtt-blind: those that in the last refresh reached none of
+// at least rttBlindMin resolvers that they tried and others reached.
+func (ts *targets) sweep(now time.Time) map[uint16]bool {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if ts.table == nil {
+		return nil
+	}
+	// A result is of the last refresh as long as the next one cannot have come: it is handed out with a report, measured,
+	// and comes back with another.
+	recent := ts.cfg.Refresh + time.Minute
+	missed, reached := map[uint16]int{}, map[uint16]int{}
+	for key, t := range ts.all {
+		if now.Sub(t.asked) >= 2*ts.cfg.Refresh {
+			ts.drop(key, t)
+			continue
+		}
+		anyone := false
+		for i := range t.probes {
+			p := &t.probes[i]
+			anyone = anyone || (p.ok && now.Sub(p.at) < recent)
+		}
+		if !anyone {
+			continue
+		}
+		for i := range t.probes {
+			p := &t.probes[i]
+			switch {
+			case p.at.IsZero() || now.Sub(p.at) >= recent:
+			case p.ok:
+				reached[p.site]++
+			default:
+				missed[p.site]++
+			}
+		}
+	}
+	blind := map[uint16]bool{}
+	for site, n := range missed {
+		blind[site] = n >= rttBlindMin && reached[site] == 0
+	}
+	ts.table.prune(now, max(rttKeep, 4*ts.cfg.Refresh))
+	return blind
+}
