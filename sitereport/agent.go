@@ -1,0 +1,504 @@
+package sitereport
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"gslbd/probes"
+)
+
+const (
+	minInterval = time.Second // bounds of what an answer may order
+	maxInterval = time.Minute
+
+	maxAnswer      = 4 << 20          // bytes read of an answer: 2,000 probe targets are 200 KB
+	maxKeptRTTs    = 20_000           // round trips kept until every gslbd has them; the oldest fall out
+	maxSentRTTs    = 10_000           // round trips in one report: about 1 MB of the 4 that a receiver reads
+	probeAgain     = 30 * time.Second // several gslbd name the same resolver at about the same time
+	maxRecent      = 100_000          // resolvers remembered for probeAgain
+	repeatLogEvery = time.Minute      // a text that is another one each time is logged at most this often
+)
+
+// AgentOptions configure an Agent.
+type AgentOptions struct {
+	Site     string        // required
+	Name     string        // tells several agents of a site apart; "": gslbd calls it "default"
+	Servers  []string      // base URL of every gslbd, http or https; required
+	Token    string        // presented as a bearer token; "": none
+	Interval time.Duration // between reports, until an answer says otherwise; default 5s
+	Readers  []Reader      // read in parallel for every report
+
+	// Probe queues a resolver for a measurement of its round trip, by the methods in that order (none: icmp), and says
+	// whether it was taken. The result comes back by Agent.RTT. nil: nothing is probed.
+	Probe func(resolver netip.Addr, methods []string) bool
+
+	// Transport sends the reports; default: one of its own, which uses no proxy.
+	Transport http.RoundTripper
+	Log       *zap.Logger // default: none
+}
+
+// An Agent reads what stands at a site and reports it to every gslbd.
+//
+// Each gslbd is served by a goroutine of its own, which holds at most one report: a newer one takes the place of one
+// that still waits, so that a gslbd that is slow or gone neither delays the others nor gets old news when it is back.
+// A report without an answer is sent once more as it is; then the next one follows. All methods are safe for concurrent
+// use.
+type Agent struct {
+	// Fixed at construction.
+	opts     AgentOptions
+	log      *zap.Logger
+	boot     string
+	client   *http.Client
+	peers    []*peer
+	interval chan struct{} // holds a token when an answer changed the interval; never closed
+
+	rtts rttRing
+
+	mu     sync.Mutex
+	recent map[netip.Addr]time.Time // guarded by mu: when a resolver was last queued
+	full   bool                     // guarded by mu: the last target was not taken
+
+	// Owned by Run.
+	sequence uint64
+	readers  []readerLog
+}
+
+// A peer is one gslbd.
+type peer struct {
+	url      string
+	log      *zap.Logger
+	slot     chan *round  // holds the report to send next; never closed
+	interval atomic.Int64 // what its last answer ordered, in nanoseconds; 0: nothing yet
+
+	// Owned by the peer's goroutine.
+	cursor   uint64 // of the round trips it has acknowledged
+	trouble  notice
+	warnings notice
+}
+
+// readerLog is what was logged of a reader.
+type readerLog struct{ trouble, warnings notice }
+
+// A round is one report, before the round trips, which differ by peer.
+type round struct {
+	sequence uint64
+	load     *Load
+	servers  []VirtualServer
+}
+
+// NewAgent returns an Agent. It fails when the site or the servers cannot be.
+func NewAgent(opts AgentOptions) (*Agent, error) {
+	if opts.Site == "" {
+		return nil, errors.New("agent: the site has no name")
+	}
+	if len(opts.Servers) == 0 {
+		return nil, errors.New("agent: there is no gslbd to report to")
+	}
+	if opts.Interval <= 0 {
+		opts.Interval = 5 * time.Second
+	}
+	if opts.Log == nil {
+		opts.Log = zap.NewNop()
+	}
+	if opts.Transport == nil {
+		opts.Transport = &http.Transport{
+			DialContext:            (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
+			TLSHandshakeTimeout:    5 * time.Second,
+			ForceAttemptHTTP2:      true,
+			MaxIdleConnsPerHost:    1,
+			IdleConnTimeout:        2 * maxInterval,
+			MaxResponseHeaderBytes: 64 << 10,
+		}
+	}
+	var id [16]byte
+	rand.Read(id[:])
+	a := &Agent{
+		opts: opts,
+		log:  opts.Log,
+		boot: hex.EncodeToString(id[:]),
+		client: &http.Client{
+			Transport: opts.Transport,
+			// A redirect would carry the token to wherever it leads.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		interval: make(chan struct{}, 1),
+		rtts:     rttRing{size: maxKeptRTTs},
+		recent:   make(map[netip.Addr]time.Time),
+		readers:  make([]readerLog, len(opts.Readers)),
+	}
+	for _, server := range opts.Servers {
+		base, err := url.Parse(server)
+		if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
+			return nil, fmt.Errorf("agent: %q is not the URL of a gslbd, such as http://192.0.2.1:8054", server)
+		}
+		a.peers = append(a.peers, &peer{
+			url:  base.JoinPath("v1/sites", url.PathEscape(opts.Site), "report").String(),
+			log:  opts.Log.With(zap.String("server", base.Redacted())),
+			slot: make(chan *round, 1),
+			// So that the first acceptance is logged, too.
+			trouble: notice{text: "not yet answered"},
+		})
+	}
+	return a, nil
+}
+
+// Run reports until ctx is done, and returns nil then. It must be called once.
+func (a *Agent) Run(ctx context.Context) error {
+	var peers sync.WaitGroup
+	defer a.client.CloseIdleConnections()
+	defer peers.Wait()
+	for _, p := range a.peers {
+		peers.Go(func() { a.serve(ctx, p) })
+	}
+	// Agents that were started together by one command should not report together for ever.
+	next := time.Now().Add(mathrand.N(a.Interval()/5 + 1))
+	for a.wait(ctx, next) {
+		started := time.Now()
+		r := a.read(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		for _, p := range a.peers {
+			select { // Run is the only one that fills the slot
+			case <-p.slot:
+			default:
+			}
+			p.slot <- r
+		}
+		// An interval that an answer changes meanwhile counts from here.
+		for {
+			interval := a.Interval()
+			if !a.waitUnlessChanged(ctx, started.Add(interval)) {
+				break
+			}
+		}
+		next = time.Now()
+	}
+	return nil
+}
+
+// wait waits until at; it returns false when ctx is done.
+func (a *Agent) wait(ctx context.Context, at time.Time) bool {
+	t := time.NewTimer(time.Until(at))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return ctx.Err() == nil
+	}
+}
+
+// waitUnlessChanged waits until at; it returns true when the interval changed before that.
+func (a *Agent) waitUnlessChanged(ctx context.Context, at time.Time) bool {
+	t := time.NewTimer(time.Until(at))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-a.interval:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// Interval returns the time between reports: the shortest that any gslbd ordered, from 1s to 1m, or that of the options
+// before any answered.
+func (a *Agent) Interval() time.Duration {
+	shortest := time.Duration(0)
+	for _, p := range a.peers {
+		if i := time.Duration(p.interval.Load()); i > 0 && (shortest == 0 || i < shortest) {
+			shortest = i
+		}
+	}
+	if shortest == 0 {
+		return a.opts.Interval
+	}
+	return shortest
+}
+
+// RTT takes a result of a probe. Results are kept until every gslbd has acknowledged them, at most 20,000; beyond that
+// the oldest are dropped.
+func (a *Agent) RTT(r probes.RTT) { a.rtts.add(r) }
+
+// read reads all readers in parallel.
+func (a *Agent) read(ctx context.Context) *round {
+	// A reader that hangs must not make the site silent: the others are reported in time.
+	ctx, cancel := context.WithTimeout(ctx, a.Interval()*4/5)
+	defer cancel()
+	readings, failures := make([]Reading, len(a.opts.Readers)), make([]error, len(a.opts.Readers))
+	var wg sync.WaitGroup
+	for i, r := range a.opts.Readers {
+		wg.Go(func() { readings[i], failures[i] = r.Read(ctx) })
+	}
+	wg.Wait()
+	now := time.Now()
+	for i := range readings {
+		l := &a.readers[i]
+		if err := failures[i]; err != nil {
+			if l.trouble.changed(now, err.Error()) {
+				a.log.Warn("reader failed", zap.Error(err))
+			}
+		} else if l.trouble.changed(now, "") {
+			a.log.Info("reader works again", zap.Int("reader", i))
+		}
+		if text := strings.Join(readings[i].Warnings, "; "); l.warnings.changed(now, text) && text != "" {
+			a.log.Warn("reader warns", zap.Strings("warnings", readings[i].Warnings))
+		}
+	}
+	a.sequence++
+	r := &round{sequence: a.sequence}
+	r.load, r.servers = merge(readings)
+	return r
+}
+
+// serve sends reports to one gslbd.
+func (a *Agent) serve(ctx context.Context, p *peer) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case r := <-p.slot:
+			a.deliver(ctx, p, r)
+		}
+		// A report that waited behind a slow one may come right after it, and gslbd refuses those closer than a fifth of
+		// the interval.
+		if !a.wait(ctx, time.Now().Add(a.Interval()/4)) {
+			return
+		}
+	}
+}
+
+// deliver sends one report, a second time if it is not answered.
+func (a *Agent) deliver(ctx context.Context, p *peer, r *round) {
+	rtts, dropped, upTo := a.rtts.since(p.cursor, maxSentRTTs)
+	rep := Report{
+		Site: a.opts.Site, Agent: a.opts.Name, BootID: a.boot, Sequence: &r.sequence,
+		Load: r.load, VirtualServers: r.servers,
+	}
+	now := time.Now()
+	for _, t := range rtts {
+		rep.RTTs = append(rep.RTTs, rttOf(t, now))
+	}
+	body, err := json.Marshal(&rep)
+	if err != nil {
+		p.log.Error("report cannot be written", zap.Error(err))
+		return
+	}
+
+	status, answer, err := a.post(ctx, p, body)
+	if err != nil && ctx.Err() == nil {
+		status, answer, err = a.post(ctx, p, body)
+	}
+	now = time.Now()
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err != nil:
+		if p.trouble.changed(now, "no answer: "+err.Error()) {
+			p.log.Warn("no answer from gslbd", zap.Error(err))
+		}
+		return
+	case status != http.StatusOK || !answer.Accepted:
+		if status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge {
+			// If it is the round trips that it cannot read, sending them again would never end.
+			p.cursor = upTo
+		}
+		reason := whyRefused(status, answer)
+		if p.trouble.changed(now, "refused: "+reason) {
+			p.log.Warn("report refused", zap.Int("status", status), zap.String("reason", reason))
+		}
+		return
+	}
+	if p.trouble.changed(now, "") {
+		p.log.Info("reports accepted", zap.Uint64("sequence", r.sequence))
+	}
+	if dropped > 0 {
+		p.log.Warn("round trips dropped, because too many waited for this gslbd", zap.Uint64("dropped", dropped))
+	}
+	p.cursor = upTo
+	if text := strings.Join(answer.Warnings, "; "); p.warnings.changed(now, text) && text != "" {
+		p.log.Warn("gslbd warns", zap.Strings("warnings", answer.Warnings[:min(len(answer.Warnings), 20)]))
+	}
+	if answer.IntervalMS > 0 {
+		before := a.Interval()
+		ordered := min(answer.IntervalMS, maxInterval.Milliseconds()) // before it could overflow
+		p.interval.Store(int64(max(time.Duration(ordered)*time.Millisecond, minInterval)))
+		if after := a.Interval(); after != before {
+			p.log.Info("report interval changed", zap.Duration("from", before), zap.Duration("to", after))
+			select {
+			case a.interval <- struct{}{}:
+			default: // one is enough
+			}
+		}
+	}
+	a.probe(now, answer.Probe)
+}
+
+// post sends a report and reads the answer. An error means that there was none.
+func (a *Agent) post(ctx context.Context, p *peer, body []byte) (int, *Answer, error) {
+	// Two tries of at most an interval each keep a gslbd that answers again from calling the site stale.
+	timeout := min(max(a.Interval(), 2*time.Second), 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "gslb-agent")
+	if a.opts.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+a.opts.Token)
+	}
+	resp, err := a.client.Do(req)
+	if err != nil {
+		if ctx.Err() != nil {
+			return 0, nil, fmt.Errorf("nothing came back in %s", timeout)
+		}
+		var u *url.Error
+		if errors.As(err, &u) {
+			err = u.Err // without the URL, which the log line has anyway
+		}
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return 0, nil, fmt.Errorf("the answer breaks off: %w", err)
+	}
+	answer := new(Answer)
+	if len(text) > maxAnswer {
+		return resp.StatusCode, &Answer{Error: fmt.Sprintf("the answer is longer than %d bytes", maxAnswer)}, nil
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		if resp.StatusCode == http.StatusOK {
+			return resp.StatusCode, &Answer{Error: "the answer is not that of a gslbd: is this reports.listen?"}, nil
+		}
+		answer = &Answer{Error: string(text)}
+	}
+	return resp.StatusCode, answer, nil
+}
+
+// whyRefused says why a report was refused and, where that is known, what to do.
+func whyRefused(status int, answer *Answer) string {
+	reason := printable(answer.Error, 300)
+	if reason == "" {
+		reason = fmt.Sprintf("%d %s", status, http.StatusText(status))
+	}
+	if status == http.StatusConflict {
+		reason += " (does another agent report for this site by the same name?)"
+	}
+	return reason
+}
+
+// probe queues the resolvers that a gslbd asks for.
+func (a *Agent) probe(now time.Time, targets []ProbeTarget) {
+	if a.opts.Probe == nil || len(targets) == 0 {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for addr, at := range a.recent {
+		if now.Sub(at) >= probeAgain {
+			delete(a.recent, addr)
+		}
+	}
+	for _, t := range targets {
+		addr := t.Resolver.Unmap()
+		if !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() {
+			continue
+		}
+		if _, queued := a.recent[addr]; queued {
+			continue
+		}
+		taken := len(a.recent) < maxRecent && a.opts.Probe(addr, t.Methods)
+		if taken {
+			a.recent[addr] = now
+		}
+		if taken == a.full {
+			a.full = !taken
+			if a.full {
+				a.log.Warn("probe queue full, resolvers are skipped until it drains", zap.Stringer("ldns", addr))
+			} else {
+				a.log.Info("probe queue has room again")
+			}
+		}
+	}
+}
+
+// rttOf writes a result as a report has it.
+func rttOf(r probes.RTT, now time.Time) RTT {
+	age := max(now.Sub(r.At), 0)
+	out := RTT{Resolver: r.Addr, Lost: r.Lost, Method: r.Method, AgeMS: uint64(age.Milliseconds())}
+	if !r.Lost {
+		ms := float64(r.RTT) / float64(time.Millisecond)
+		out.Millis = &ms
+	}
+	return out
+}
+
+// An rttRing keeps the newest results of probes, numbered from 0.
+type rttRing struct {
+	size int
+
+	mu   sync.Mutex
+	kept []probes.RTT // guarded by mu; number i is at i modulo size
+	next uint64       // guarded by mu: the number of the next one
+}
+
+func (r *rttRing) add(t probes.RTT) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.kept) < r.size {
+		r.kept = append(r.kept, t)
+	} else {
+		r.kept[r.next%uint64(r.size)] = t
+	}
+	r.next++
+}
+
+// since returns at most most results from number cursor on, how many from there on were dropped, and the number that
+// follows those returned.
+func (r *rttRing) since(cursor uint64, most int) (rtts []probes.RTT, dropped, upTo uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first := max(cursor, r.next-uint64(len(r.kept)))
+	upTo = min(r.next, first+uint64(most))
+	for i := first; i < upTo; i++ {
+		rtts = append(rtts, r.kept[i%uint64(r.size)])
+	}
+	return rtts, first - cursor, upTo
+}
+
+// A notice remembers a text that was logged, so that only changes are. The empty text is the good state.
+type notice struct {
+	text string
+	at   time.Time
+}
+
+// changed says whether text is news: the trouble began, ended, or is another one than at least a minute ago.
+func (n *notice) changed(now time.Time, text string) bool {
+	if text == n.text || text != "" && n.text != "" && now.Sub(n.at) < repeatLogEvery {
+		return false
+	}
+	n.text, n.at = text, now
+	return true
+}

@@ -1,0 +1,107 @@
+package sitereport
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// A Reader reads what one source at a site knows: an SLB, or the agent's own checks.
+//
+// Read must return when ctx is done. When the source cannot be read it returns an error which says what to do, together
+// with a Reading that lists its virtual servers with servers of state unknown and has no load: a virtual server that
+// vanished from a report would be taken for one that was removed, and a load of 0 for an idle site. An Agent never calls
+// Read again before the last call returned.
+type Reader interface {
+	Read(ctx context.Context) (Reading, error)
+}
+
+// A Reading is what a Reader read.
+type Reading struct {
+	// Load is the load of the source. What is nil is not known.
+	Load Load
+
+	// WholeSite says that the bits per second in Load are all that the site carries (an interface's counters), so that
+	// those of other readers are part of them and must not be added.
+	WholeSite bool
+
+	VirtualServers []VirtualServer
+
+	// Warnings say what the operator should put right. They do not keep the rest from being reported.
+	Warnings []string
+}
+
+// merge adds up what all readers of a site read. A figure that any of them lacks is absent from the sum, because part of
+// a site's load looks like a site with room to spare.
+func merge(readings []Reading) (*Load, []VirtualServer) {
+	if len(readings) == 0 {
+		return nil, nil
+	}
+	sum := Load{Sessions: new(uint64), NewSessions: new(float64), BitsPerSecIn: new(uint64), BitsPerSecOut: new(uint64)}
+	var servers []VirtualServer
+	for _, r := range readings {
+		sum.Sessions = add(sum.Sessions, r.Load.Sessions)
+		sum.NewSessions = add(sum.NewSessions, r.Load.NewSessions)
+		sum.BitsPerSecIn = add(sum.BitsPerSecIn, r.Load.BitsPerSecIn)
+		sum.BitsPerSecOut = add(sum.BitsPerSecOut, r.Load.BitsPerSecOut)
+		servers = append(servers, r.VirtualServers...)
+	}
+	if i := slices.IndexFunc(readings, func(r Reading) bool { return r.WholeSite }); i >= 0 {
+		sum.BitsPerSecIn, sum.BitsPerSecOut = readings[i].Load.BitsPerSecIn, readings[i].Load.BitsPerSecOut
+	}
+	// A receiver refuses a whole report for one name that it cannot print, so what came from an SLB is made printable.
+	for i := range servers {
+		v := &servers[i]
+		v.Servers = slices.Clone(v.Servers)
+		for j := range v.Servers {
+			s := &v.Servers[j]
+			s.Name, s.Address, s.Reason = printable(s.Name, MaxName), printable(s.Address, MaxName), printable(s.Reason, MaxReason)
+		}
+	}
+	if sum == (Load{}) {
+		return nil, servers
+	}
+	return &sum, servers
+}
+
+// add returns a new sum, or nil when either is unknown.
+func add[T uint64 | float64](a, b *T) *T {
+	if a == nil || b == nil {
+		return nil
+	}
+	sum := *a + *b
+	return &sum
+}
+
+// printable replaces what cannot be printed by spaces and cuts s to at most most bytes.
+func printable(s string, most int) string {
+	s = strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, s)
+	if len(s) > most {
+		cut := most
+		for !utf8.RuneStart(s[cut]) {
+			cut--
+		}
+		s = s[:cut]
+	}
+	return strings.TrimSpace(s)
+}
+
+// list names at most ten of what exists, for a warning that something else does not.
+func list(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	slices.Sort(names)
+	if len(names) > 10 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:10], ", "), len(names)-10)
+	}
+	return strings.Join(names, ", ")
+}
