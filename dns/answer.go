@@ -1,0 +1,497 @@
+package dns
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"gslbd/policy"
+	"gslbd/state"
+)
+
+const (
+	// maxChain is how many CNAME and DNAME records of a chain one reply follows; a resolver asks on from there.
+	maxChain = 16
+
+	// minPayload is what every requester can receive over UDP (RFC 1035 section 4.2.1, RFC 6891 section 6.2.3).
+	minPayload = 512
+
+	// anyTTL is the TTL in seconds of the HINFO record that answers ANY (RFC 8482 section 4.2).
+	anyTTL = 3600
+)
+
+// anyData is the data of that record.
+const anyData = "\x07RFC8482\x00"
+
+// The extended error of an answer that no member could give (RFC 8914): code 0, "other", and a text.
+const noMemberText = "no member of the service can answer"
+
+// A Responder turns queries into replies. It belongs to one goroutine at a time, and owns the scratch that this takes.
+type Responder struct {
+	// Fixed at construction.
+	store      *state.Store // nil: what the tests put into snap
+	ecs        bool
+	maxPayload int
+	nsid       []byte
+	version    []byte
+	shard      int
+	queryLog   float64
+	log        *zap.Logger
+	count      *counters
+	duration   prometheus.Histogram // nil: not measured
+
+	answered uint64 // queries, for the choice of those measured
+
+	// Of the batch, set by Refresh.
+	now  time.Time
+	snap *state.Snapshot
+
+	// Of the query.
+	q       query
+	tables  *Tables
+	policy  policy.Query
+	decided policy.Decision
+	service *state.Service // the last that decided; nil: none did
+	target  name           // where the chain has led
+	ldns    netip.Addr
+	rand    *rand.PCG
+
+	// Of the reply.
+	buf        []byte
+	n          int // octets written
+	limit      int // octets that the records may take
+	apexAt     int // where the zone's apex stands
+	an, ns, ar uint16
+	rcode      int
+	aa, tc     bool
+	echoECS    bool
+	scope      uint8
+	noMember   bool
+	visited    [maxChain]*node
+}
+
+// Refresh begins a batch of queries: they are answered as of now, from the snapshot published last.
+func (r *Responder) Refresh(now time.Time) {
+	r.now = now
+	if r.store != nil {
+		r.snap = r.store.Snapshot()
+	}
+}
+
+// Respond answers query, which came from remote to local, into buf and returns the size of the reply; 0 means that
+// there is to be none. buf must hold at least 512 octets over UDP, and should hold 65,535 over TCP.
+//
+// Hot path: no allocation, lock, clock or log (unless this query is sampled for the log).
+func (r *Responder) Respond(query, buf []byte, local, remote netip.AddrPort, tcp bool) int {
+	if r.answered++; r.duration == nil || r.answered%durationSample != 0 {
+		return r.respond(query, buf, local, remote, tcp)
+	}
+	start := time.Now()
+	n := r.respond(query, buf, local, remote, tcp)
+	r.duration.Observe(time.Since(start).Seconds())
+	return n
+}
+
+func (r *Responder) respond(query, buf []byte, local, remote netip.AddrPort, tcp bool) int {
+	verdict := r.q.parse(query, r.ecs)
+	if verdict == drop {
+		r.count.dropped[dropMalformed].Add(1)
+		return 0
+	}
+	r.begin(query, buf, tcp)
+	r.ldns = remote.Addr().Unmap()
+	if verdict == dns.RcodeSuccess {
+		r.resolve()
+	} else {
+		r.rcode = verdict
+		r.echoECS = false
+	}
+	n := r.finish()
+	r.count.add(tcp, r.q.qtype, r.rcode, r.tc)
+	if r.queryLog > 0 && r.sampled() {
+		r.logQuery(local, tcp)
+	}
+	return n
+}
+
+// begin sets the reply up: the question, and room for the OPT record.
+func (r *Responder) begin(query, buf []byte, tcp bool) {
+	r.buf = buf
+	size := 65535
+	if !tcp {
+		size = minPayload
+		if r.q.edns {
+			size = max(size, min(r.q.size, r.maxPayload))
+		}
+	}
+	size = min(size, len(buf))
+	r.limit = size
+	r.an, r.ns, r.ar = 0, 0, 0
+	r.rcode, r.aa, r.tc, r.noMember = dns.RcodeSuccess, false, false, false
+	r.echoECS, r.scope = r.q.ecs.present, 0
+	r.service = nil
+	r.n = headerSize
+	if r.q.end > 0 {
+		r.n += copy(buf[headerSize:], query[headerSize:r.q.end])
+	}
+	if r.q.edns {
+		r.limit -= 11
+		if r.q.nsid && len(r.nsid) > 0 {
+			r.limit -= 4 + len(r.nsid)
+		}
+		if r.echoECS {
+			r.limit -= r.q.ecs.size()
+		}
+	}
+}
+
+// finish writes the OPT record and the header, and returns the size of the reply.
+func (r *Responder) finish() int {
+	if r.tc {
+		r.n = r.q.end
+		r.an, r.ns, r.ar = 0, 0, 0
+	}
+	if r.q.edns {
+		r.putOPT()
+	}
+	b := r.buf
+	flags := uint16(flagQR) | r.q.flags&(opcodeMask|flagRD) | uint16(r.rcode&0xf)
+	if r.q.end > 0 {
+		flags |= r.q.flags & flagCD // RFC 4035 section 3.1.6
+	}
+	if r.aa {
+		flags |= flagAA
+	}
+	if r.tc {
+		flags |= flagTC
+	}
+	questions := uint16(0)
+	if r.q.end > 0 {
+		questions = 1
+	}
+	binary.BigEndian.PutUint16(b, r.q.id)
+	binary.BigEndian.PutUint16(b[2:], flags)
+	binary.BigEndian.PutUint16(b[4:], questions)
+	binary.BigEndian.PutUint16(b[6:], r.an)
+	binary.BigEndian.PutUint16(b[8:], r.ns)
+	binary.BigEndian.PutUint16(b[10:], r.ar)
+	return r.n
+}
+
+// putOPT writes the OPT record, for which begin kept room.
+func (r *Responder) putOPT() {
+	b := r.buf[r.n:]
+	b[0] = 0
+	binary.BigEndian.PutUint16(b[1:], dns.TypeOPT)
+	binary.BigEndian.PutUint16(b[3:], uint16(r.maxPayload))
+	b[5], b[6], b[7], b[8] = byte(r.rcode>>4), 0, 0, 0
+	if r.q.do {
+		b[7] = 0x80 // RFC 3225 section 3
+	}
+	n := 11
+	if r.q.nsid && len(r.nsid) > 0 {
+		binary.BigEndian.PutUint16(b[n:], optNSID)
+		binary.BigEndian.PutUint16(b[n+2:], uint16(len(r.nsid)))
+		n += 4 + copy(b[n+4:], r.nsid)
+	}
+	if r.echoECS {
+		n += r.q.ecs.put(b[n:], r.scope)
+	}
+	if r.noMember && r.n+6+len(noMemberText) <= r.limit {
+		binary.BigEndian.PutUint16(b[n:], optEDE)
+		binary.BigEndian.PutUint16(b[n+2:], uint16(2+len(noMemberText)))
+		binary.BigEndian.PutUint16(b[n+4:], dns.ExtendedErrorCodeOther)
+		n += 6 + copy(b[n+6:], noMemberText)
+	}
+	binary.BigEndian.PutUint16(b[9:], uint16(n-11))
+	r.n += n
+	r.ar++
+}
+
+// resolve answers a well-formed query.
+func (r *Responder) resolve() {
+	switch r.q.qclass {
+	case dns.ClassINET:
+	case dns.ClassCHAOS:
+		r.chaos()
+		return
+	default:
+		r.rcode = dns.RcodeRefused
+		return
+	}
+	switch r.q.qtype {
+	case dns.TypeAXFR, dns.TypeIXFR:
+		r.rcode = dns.RcodeRefused
+		return
+	case dns.TypeOPT, dns.TypeTSIG, dns.TypeTKEY, typeNXNAME:
+		r.rcode = dns.RcodeFormatError
+		return
+	case dns.TypeMAILA, dns.TypeMAILB:
+		r.rcode = dns.RcodeNotImplemented
+		return
+	}
+	if r.snap == nil {
+		r.rcode = dns.RcodeServerFailure
+		return
+	}
+	r.tables, _ = r.snap.Zones.(*Tables)
+	if r.tables == nil {
+		r.rcode = dns.RcodeServerFailure
+		return
+	}
+	nm := &r.q.name
+	z := r.tables.zoneOf(nm, nm.labels)
+	if z == nil {
+		r.rcode = dns.RcodeRefused
+		return
+	}
+	if r.q.qtype == dns.TypeDS && nm.labels == z.labels && z.labels > 0 {
+		// The parent's side of the cut knows of a DS, if we serve it (RFC 4035 section 3.1.4.1).
+		if parent := r.tables.zoneOf(nm, z.labels-1); parent != nil {
+			z = parent
+		}
+	}
+	if !z.ecs && r.echoECS {
+		r.echoECS = false
+		r.limit += r.q.ecs.size()
+	}
+	nm.at = headerSize
+	r.apexAt = headerSize + int(nm.offs[nm.labels-z.labels])
+	r.chase(z, nm)
+}
+
+// chase answers for nm and follows the CNAME and DNAME records that it meets within the zone.
+func (r *Responder) chase(z *zone, nm *name) {
+	qtype := r.q.qtype
+	r.aa = true
+	for step := range maxChain {
+		n, labels, how := z.walk(nm, qtype == dns.TypeDS)
+		switch how {
+		case atCut:
+			// AA speaks of the name that was asked for, which the chain's first record answers.
+			r.aa = step > 0
+			r.referral(n.ns, r.place(z, nm, labels))
+			return
+		case missing:
+			r.rcode = dns.RcodeNameError
+			r.negative(z, maxTTL)
+			return
+		}
+		for _, v := range r.visited[:step] {
+			if v == n {
+				return // a loop: each record is given once
+			}
+		}
+		r.visited[step] = n
+
+		var target []byte
+		switch s := n.service; {
+		case how == atDNAME:
+			if target = r.redirect(z, nm, n.dname, labels); target == nil {
+				return
+			}
+		case s != nil && (s.cname || qtype == dns.TypeA || qtype == dns.TypeAAAA):
+			if target = r.decide(z, s, nm); target == nil {
+				return
+			}
+			r.target.parse(target, 0)
+		case n.cname != nil:
+			at := r.n + 2 + recordData
+			if !r.put(nm.at, n.cname) {
+				r.tc = true
+				return
+			}
+			r.an++
+			target = n.cname.target
+			r.target.parse(target, 0)
+			r.target.at = at
+		default:
+			r.static(z, n, nm)
+			return
+		}
+		if qtype == dns.TypeCNAME || qtype == dns.TypeANY {
+			return
+		}
+		nm = &r.target
+		if r.tables.zoneOf(nm, nm.labels) != z {
+			return // a resolver would not believe us about another zone
+		}
+	}
+}
+
+// static answers from the records of the node.
+func (r *Responder) static(z *zone, n *node, nm *name) {
+	if r.q.qtype == dns.TypeANY && (len(n.sets) > 0 || n.service != nil) {
+		r.putRecord(nm.at, dns.TypeHINFO, dns.ClassINET, anyTTL, anyData)
+		return
+	}
+	set := n.set(r.q.qtype)
+	if set == nil {
+		r.negative(z, maxTTL)
+		return
+	}
+	start := r.n
+	if !r.put(nm.at, set) {
+		r.tc = true
+		return
+	}
+	r.an += uint16(len(set.recs))
+	r.putGlue(set, start)
+}
+
+// referral points to the servers of a delegation whose name stands at owner.
+func (r *Responder) referral(ns *rrset, owner int) {
+	start := r.n
+	if !r.put(owner, ns) {
+		r.tc = true
+		return
+	}
+	r.ns += uint16(len(ns.recs))
+	r.putGlue(ns, start)
+}
+
+// putGlue adds the addresses of the name servers in a set that was written at start. What does not fit is left out;
+// the reply is truncated only for what nobody could find without it (RFC 9471).
+func (r *Responder) putGlue(ns *rrset, start int) {
+	for i := range ns.glue {
+		g := &ns.glue[i]
+		if r.put(start+g.at, g.set) {
+			r.ar += uint16(len(g.set.recs))
+		} else if g.required {
+			r.tc = true
+			return
+		}
+	}
+}
+
+// negative adds the SOA record that NXDOMAIN and NODATA are cached by, with a TTL of at most ttl.
+func (r *Responder) negative(z *zone, ttl uint32) {
+	at := r.n + 2 + recordTTL
+	if !r.put(r.apexAt, &z.negative) {
+		r.tc = true
+		return
+	}
+	binary.BigEndian.PutUint32(r.buf[at:], min(ttl, z.negative.ttl))
+	r.ns++
+}
+
+// redirect writes the DNAME of the last labels of nm, and the CNAME that follows from it (RFC 6672 section 2.3). It
+// returns where that leads, which is also in r.target; nil if the reply is done.
+func (r *Responder) redirect(z *zone, nm *name, dname *rrset, labels int) []byte {
+	if !r.put(r.place(z, nm, labels), dname) {
+		r.tc = true
+		return nil
+	}
+	r.an++
+	prefix := int(nm.offs[nm.labels-labels])
+	if prefix+len(dname.target) > maxName {
+		r.rcode = dns.RcodeYXDomain
+		return nil
+	}
+	var wire [maxName]byte
+	n := copy(wire[:], nm.wire[:prefix])
+	n += copy(wire[n:], dname.target)
+	owner := nm.at
+	r.target.at = r.n + 2 + recordData
+	if !r.putBytes(owner, dns.TypeCNAME, dns.ClassINET, dname.ttl, wire[:n]) {
+		r.tc = true
+		return nil
+	}
+	r.an++
+	r.target.parse(wire[:n], 0)
+	return dname.target
+}
+
+// place returns where the last k labels of nm stand in the reply.
+func (r *Responder) place(z *zone, nm *name, k int) int {
+	if k <= z.labels {
+		return r.apexAt
+	}
+	return nm.at + int(nm.offs[nm.labels-k])
+}
+
+// put writes the records of a set, all owned by the name at owner, or none if they do not fit.
+func (r *Responder) put(owner int, set *rrset) bool {
+	start := r.n
+	for i := range set.recs {
+		rec := &set.recs[i]
+		if r.n+2+len(rec.wire) > r.limit {
+			r.n = start
+			return false
+		}
+		b := r.buf[r.n:]
+		binary.BigEndian.PutUint16(b, 0xc000|uint16(owner))
+		copy(b[2:], rec.wire)
+		for _, p := range rec.ptrs {
+			binary.BigEndian.PutUint16(b[2+p:], 0xc000|uint16(r.apexAt))
+		}
+		r.n += 2 + len(rec.wire)
+	}
+	return true
+}
+
+// putRecord writes the one record of an answer section, or marks the reply as truncated.
+func (r *Responder) putRecord(owner int, typ, class uint16, ttl uint32, data string) {
+	if !r.putHead(owner, typ, class, ttl, len(data)) {
+		r.tc = true
+		return
+	}
+	r.n += copy(r.buf[r.n:], data)
+	r.an++
+}
+
+// putBytes writes one record and reports whether it fitted.
+func (r *Responder) putBytes(owner int, typ, class uint16, ttl uint32, data []byte) bool {
+	if !r.putHead(owner, typ, class, ttl, len(data)) {
+		return false
+	}
+	r.n += copy(r.buf[r.n:], data)
+	return true
+}
+
+// putHead writes a record up to its data of size octets, if all of it fits.
+func (r *Responder) putHead(owner int, typ, class uint16, ttl uint32, size int) bool {
+	if r.n+2+recordData+size > r.limit {
+		return false
+	}
+	b := r.buf[r.n:]
+	binary.BigEndian.PutUint16(b, 0xc000|uint16(owner))
+	binary.BigEndian.PutUint16(b[2:], typ)
+	binary.BigEndian.PutUint16(b[4:], class)
+	binary.BigEndian.PutUint32(b[6:], ttl)
+	binary.BigEndian.PutUint16(b[10:], uint16(size))
+	r.n += 2 + recordData
+	return true
+}
+
+// chaos answers the questions by which a server tells about itself (RFC 4892), where that is configured.
+func (r *Responder) chaos() {
+	r.rcode = dns.RcodeRefused
+	if r.q.qtype != dns.TypeTXT && r.q.qtype != dns.TypeANY {
+		return
+	}
+	var text []byte
+	switch string(r.q.name.wire[:r.q.name.n]) {
+	case "\x07version\x04bind\x00", "\x07version\x06server\x00":
+		text = r.version
+	case "\x02id\x06server\x00", "\x08hostname\x04bind\x00":
+		text = r.nsid
+	}
+	if len(text) == 0 {
+		return
+	}
+	text = text[:min(len(text), 255)]
+	r.rcode, r.aa = dns.RcodeSuccess, true
+	if !r.putHead(headerSize, dns.TypeTXT, dns.ClassCHAOS, 0, 1+len(text)) {
+		r.tc = true
+		return
+	}
+	r.buf[r.n] = byte(len(text))
+	r.n += 1 + copy(r.buf[r.n+1:], text)
+	r.an++
+}

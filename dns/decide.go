@@ -1,0 +1,147 @@
+package dns
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/miekg/dns"
+	"go.uber.org/zap"
+
+	"gslbd/policy"
+	"gslbd/state"
+)
+
+// decide answers for a service by its policy, under the name nm. It returns the CNAME target that the chosen member
+// has, with r.target.at set to where it stands; nil if the reply is done.
+//
+// Hot path: one decision of the chain. The counters that it advances are atomic.
+func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
+	family := state.V4
+	if r.q.qtype == dns.TypeAAAA {
+		family = state.V6
+	}
+	if !s.cname && !s.has[family] {
+		r.negative(z, maxTTL) // no member ever has an address of this family: plain NODATA
+		return nil
+	}
+	if s.index >= len(r.snap.Services) {
+		r.rcode, r.aa = dns.RcodeServerFailure, false
+		return nil
+	}
+	svc := r.snap.Services[s.index]
+	chain, ok := svc.Chain.(*policy.Chain)
+	if !ok {
+		r.rcode, r.aa = dns.RcodeServerFailure, false
+		return nil
+	}
+	q, d := &r.policy, &r.decided
+	q.Snapshot, q.Service, q.Family, q.Now = r.snap, svc, family, r.now
+	q.Rand = r.rand.Uint64()
+	q.Turn = svc.Rotation.Turn[family].Add(1) - 1
+	q.LDNS, q.ECS, q.Scope = r.ldns, netip.Prefix{}, 0
+	if r.echoECS {
+		q.ECS = r.q.ecs.prefix
+	}
+	*d = policy.Decision{}
+	chain.Decide(q, d)
+	r.service = svc
+	r.scope = max(r.scope, q.Scope)
+	r.account(s, svc, family)
+
+	before := r.an
+	switch d.Kind {
+	case policy.Answer:
+		if d.N > 0 && d.Members[0].CNAME != "" {
+			return r.putTarget(s, nm)
+		}
+		for _, m := range d.Members[:d.N] {
+			if !r.putAddress(nm.at, m.Addr[family], d.TTL) {
+				return nil
+			}
+		}
+	case policy.LastResort:
+		for _, addr := range svc.LastResort {
+			if r.q.qtype == addressType(addr) && !r.putAddress(nm.at, addr, d.TTL) {
+				return nil
+			}
+		}
+	case policy.ServFail:
+		r.rcode, r.aa, r.noMember = dns.RcodeServerFailure, false, true
+		return nil
+	}
+	if r.an == before {
+		r.noMember = true
+		r.negative(z, d.TTL)
+	}
+	return nil
+}
+
+func addressType(addr netip.Addr) uint16 {
+	if addr.Is4() {
+		return dns.TypeA
+	}
+	return dns.TypeAAAA
+}
+
+// putAddress writes one A or AAAA record, or marks the reply as truncated.
+func (r *Responder) putAddress(owner int, addr netip.Addr, ttl uint32) bool {
+	var ok bool
+	if addr.Is4() {
+		a := addr.As4()
+		ok = r.putBytes(owner, dns.TypeA, dns.ClassINET, ttl, a[:])
+	} else {
+		a := addr.As16()
+		ok = r.putBytes(owner, dns.TypeAAAA, dns.ClassINET, ttl, a[:])
+	}
+	if !ok {
+		r.tc = true
+		return false
+	}
+	r.an++
+	return true
+}
+
+// putTarget writes the CNAME record of the first member and returns where it leads.
+func (r *Responder) putTarget(s *service, nm *name) []byte {
+	i := r.decided.Members[0].Index
+	if i >= len(s.targets) || s.targets[i].target == nil {
+		r.rcode, r.aa = dns.RcodeServerFailure, false
+		return nil
+	}
+	set, start := &s.targets[i], r.n
+	if !r.put(nm.at, set) {
+		r.tc = true
+		return nil
+	}
+	binary.BigEndian.PutUint32(r.buf[start+2+recordTTL:], r.decided.TTL)
+	r.target.at = start + 2 + recordData
+	r.an++
+	return set.target
+}
+
+// account advances what an answer advances: the rotation, the counters, and the resolvers that asked.
+func (r *Responder) account(s *service, svc *state.Service, family state.Family) {
+	d := &r.decided
+	member := -1
+	if d.Kind == policy.Answer && d.N > 0 {
+		first := d.Members[0]
+		member = first.Index
+		first.Selected[family].Add(state.SelectedUnit)
+	}
+	svc.Counters.Add(r.shard, uint8(d.Reason), member)
+	if r.store != nil {
+		r.store.Asked(r.ldns, svc)
+	}
+	if s.empty[family].Load() != d.Empty && s.empty[family].CompareAndSwap(!d.Empty, d.Empty) {
+		r.logEmpty(svc, family, d.Empty)
+	}
+}
+
+// logEmpty tells that a service has lost its last candidate of a family, or has one again.
+func (r *Responder) logEmpty(svc *state.Service, family state.Family, empty bool) {
+	if empty {
+		r.log.Warn("service has no candidate", zap.String("service", svc.Name), zap.Stringer("family", family))
+		return
+	}
+	r.log.Info("service has a candidate again", zap.String("service", svc.Name), zap.Stringer("family", family))
+}

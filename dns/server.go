@@ -1,0 +1,354 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"gslbd/state"
+)
+
+// The bounds of Options.MaxUDPPayload. The upper one is far above what a path without fragments carries.
+const (
+	maxUDPPayload = 4096
+
+	// maxNSID keeps the reply with NSID and without an answer within 512 octets whatever the question is.
+	maxNSID = 128
+)
+
+// receiveBuffer is what the sockets ask the kernel for, so that a burst survives a moment in which no worker runs.
+const receiveBuffer = 4 << 20
+
+// Options configure a Server or a Responder. The zero value listens nowhere and serves what Store publishes.
+type Options struct {
+	Listen        []string // HOST:PORT with a literal address, served over UDP and TCP; an empty host is every address
+	NSID          string   // at most 128 octets (RFC 5001); empty: none
+	ECS           bool     // client subnets are looked at, in the zones that have it on too (RFC 7871)
+	MaxUDPPayload int      // octets, 512 to 4096; 0: 1232
+	TCP           TCPOptions
+	DrainTime     time.Duration // the longest that Run goes on, after its context is done, for what has been received; 0: 5s
+	Version       string        // what version.bind answers; empty: it is refused
+	QueryLog      float64       // share of the queries that are logged, 0 to 1
+	Workers       int           // UDP sockets and goroutines for each address; 0: GOMAXPROCS
+	Store         *state.Store
+	Log           *zap.Logger // nil: no log
+}
+
+// TCPOptions bound what clients can take by TCP.
+type TCPOptions struct {
+	IdleTimeout             time.Duration // for the next complete query to arrive; 0: 10s
+	MaxConnections          int           // 0: 1000
+	MaxConnectionsPerClient int           // of one IPv4 address or IPv6 /64; 0: 100
+}
+
+// withDefaults fills in what is not set, and refuses what cannot be.
+func (o Options) withDefaults() (Options, error) {
+	if o.MaxUDPPayload == 0 {
+		o.MaxUDPPayload = 1232
+	}
+	if o.DrainTime == 0 {
+		o.DrainTime = 5 * time.Second
+	}
+	if o.TCP.IdleTimeout == 0 {
+		o.TCP.IdleTimeout = 10 * time.Second
+	}
+	if o.TCP.MaxConnections == 0 {
+		o.TCP.MaxConnections = 1000
+	}
+	if o.TCP.MaxConnectionsPerClient == 0 {
+		o.TCP.MaxConnectionsPerClient = 100
+	}
+	if o.Workers <= 0 {
+		o.Workers = runtime.GOMAXPROCS(0)
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	switch {
+	case o.MaxUDPPayload < minPayload || o.MaxUDPPayload > maxUDPPayload:
+		return o, fmt.Errorf("dns: max_udp_payload: %d is not between %d and %d", o.MaxUDPPayload, minPayload, maxUDPPayload)
+	case len(o.NSID) > maxNSID:
+		return o, fmt.Errorf("dns: nsid: %d octets are more than %d", len(o.NSID), maxNSID)
+	case len(o.Version) > 255:
+		return o, fmt.Errorf("dns: version: %d octets are more than 255", len(o.Version))
+	case !validShare(o.QueryLog):
+		return o, fmt.Errorf("dns: log.queries: %v is not between 0 and 1", o.QueryLog)
+	case o.TCP.IdleTimeout < 0 || o.TCP.MaxConnections < 0 || o.TCP.MaxConnectionsPerClient < 0 || o.DrainTime < 0:
+		return o, errors.New("dns: a limit cannot be negative")
+	}
+	return o, nil
+}
+
+// NewResponder returns a Responder that needs no Server. The caller must Refresh it before the first query.
+func NewResponder(opts Options) (*Responder, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return newResponder(opts, 0), nil
+}
+
+func newResponder(opts Options, shard int) *Responder {
+	return &Responder{
+		store:      opts.Store,
+		ecs:        opts.ECS,
+		maxPayload: opts.MaxUDPPayload,
+		nsid:       []byte(opts.NSID),
+		version:    []byte(opts.Version),
+		shard:      shard,
+		queryLog:   opts.QueryLog,
+		log:        opts.Log,
+		count:      &counters{},
+		rand:       rand.NewPCG(rand.Uint64(), rand.Uint64()),
+	}
+}
+
+// A Server answers on its sockets: Bind, then Run, each once.
+type Server struct {
+	opts       Options
+	telemetry  *telemetry
+	responders []*Responder // fixed by Bind, read by Collect
+
+	addrs     []netip.AddrPort
+	workers   []*udpWorker
+	listeners []*net.TCPListener
+	tcp       *tcpServer
+}
+
+// New checks the options.
+func New(opts Options) (*Server, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if len(opts.Listen) == 0 {
+		return nil, errors.New("dns: listen: no address is given")
+	}
+	s := &Server{opts: opts, telemetry: newTelemetry()}
+	for i := range opts.Workers {
+		s.newResponder(i)
+	}
+	s.tcp = newTCPServer(opts, s.responders)
+	return s, nil
+}
+
+func (s *Server) newResponder(shard int) *Responder {
+	r := newResponder(s.opts, shard)
+	r.duration = s.telemetry.duration
+	s.responders = append(s.responders, r)
+	return r
+}
+
+// Addrs returns the addresses that are bound, with the port that the kernel chose for port 0.
+func (s *Server) Addrs() []netip.AddrPort { return s.addrs }
+
+// Bind opens all sockets, or none. The error names the address and what to do about it.
+func (s *Server) Bind() error {
+	for _, listen := range s.opts.Listen {
+		addrs, err := parseListen(listen)
+		if err == nil {
+			for _, addr := range addrs {
+				if err = s.bind(addr); errors.Is(err, unix.EAFNOSUPPORT) && len(addrs) > 1 {
+					err = nil // an empty host on a machine without IPv6
+				}
+				if err != nil {
+					break
+				}
+			}
+		}
+		if err != nil {
+			s.close()
+			return fmt.Errorf("dns: listen %s: %w", listen, err)
+		}
+	}
+	return nil
+}
+
+// parseListen returns the addresses that one listen string stands for.
+func parseListen(listen string) ([]netip.AddrPort, error) {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return nil, errors.New("it is not HOST:PORT")
+	}
+	if host == "" {
+		v4, err := netip.ParseAddrPort("0.0.0.0:" + port)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not a port", port)
+		}
+		return []netip.AddrPort{v4, netip.AddrPortFrom(netip.IPv6Unspecified(), v4.Port())}, nil
+	}
+	addr, err := netip.ParseAddrPort(listen)
+	if err != nil {
+		return nil, errors.New("the host is not a literal address, or the port no number")
+	}
+	return []netip.AddrPort{netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())}, nil
+}
+
+// bind opens the sockets of one address. For port 0 it tries until one port is free for both UDP and TCP.
+func (s *Server) bind(addr netip.AddrPort) error {
+	for try := 0; ; try++ {
+		err := s.bindOnce(addr)
+		if err == nil || addr.Port() != 0 || try == 20 || !errors.Is(err, unix.EADDRINUSE) {
+			return explainBind(err)
+		}
+	}
+}
+
+func (s *Server) bindOnce(addr netip.AddrPort) error {
+	family := "4"
+	if addr.Addr().Is6() {
+		family = "6"
+	}
+	// Only a socket without SO_REUSEPORT finds out that another process, or this one, is there already: with it,
+	// the kernel would silently share the queries among the two.
+	probe, err := listenUDP("udp"+family, addr, false)
+	if err != nil {
+		return err
+	}
+	addr = netip.AddrPortFrom(addr.Addr(), probe.LocalAddr().(*net.UDPAddr).AddrPort().Port())
+	probe.Close()
+	lc := net.ListenConfig{Control: controlTCP}
+	lc.SetMultipathTCP(false)
+	ln, err := lc.Listen(context.Background(), "tcp"+family, addr.String())
+	if err != nil {
+		return err
+	}
+	var conns []*net.UDPConn
+	for range s.opts.Workers {
+		conn, err := listenUDP("udp"+family, addr, true)
+		if err != nil {
+			ln.Close()
+			for _, c := range conns {
+				c.Close()
+			}
+			return err
+		}
+		conns = append(conns, conn)
+	}
+	for i, conn := range conns {
+		w, err := newUDPWorker(conn, addr, s.newResponder(i), s.opts.DrainTime)
+		if err != nil {
+			ln.Close()
+			for _, c := range conns[i:] {
+				c.Close()
+			}
+			return err
+		}
+		s.workers = append(s.workers, w)
+	}
+	s.listeners = append(s.listeners, ln.(*net.TCPListener))
+	s.addrs = append(s.addrs, addr)
+	return nil
+}
+
+// explainBind adds what to do about the usual two errors.
+func explainBind(err error) error {
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("%w: another DNS server or gslbd has it; stop that one or choose another address", err)
+	case errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%w: ports below 1024 need root or CAP_NET_BIND_SERVICE", err)
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return fmt.Errorf("%w: no interface has this address", err)
+	}
+	return err
+}
+
+// close closes what Bind has opened.
+func (s *Server) close() {
+	for _, w := range s.workers {
+		w.conn.Close()
+	}
+	for _, ln := range s.listeners {
+		ln.Close()
+	}
+	s.workers, s.listeners, s.addrs = nil, nil, nil
+}
+
+// Run serves until ctx is done, then answers what the sockets still hold, lets TCP connections end, and closes all.
+// It returns nil, or the error that kept a socket from being read.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.close()
+	group, ctx := errgroup.WithContext(ctx)
+	for _, w := range s.workers {
+		group.Go(func() error { return w.run(ctx) })
+	}
+	var conns sync.WaitGroup
+	for _, ln := range s.listeners {
+		group.Go(func() error { return s.tcp.accept(ctx, ln, &conns) })
+	}
+	err := group.Wait()
+	s.tcp.drain(&conns)
+	return err
+}
+
+// listenUDP opens one UDP socket.
+func listenUDP(network string, addr netip.AddrPort, shared bool) (*net.UDPConn, error) {
+	lc := net.ListenConfig{Control: func(network, _ string, c syscall.RawConn) error {
+		return onFD(c, func(fd int) error {
+			if !shared {
+				return nil
+			}
+			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+				return err
+			}
+			return controlUDP(fd, network == "udp6", addr.Addr().IsUnspecified())
+		})
+	}}
+	conn, err := lc.ListenPacket(context.Background(), network, addr.String())
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.UDPConn), nil
+}
+
+// onFD runs f on the descriptor of c and returns the error of either.
+func onFD(c syscall.RawConn, f func(fd int) error) error {
+	var inner error
+	if err := c.Control(func(fd uintptr) { inner = f(int(fd)) }); err != nil {
+		return err
+	}
+	return inner
+}
+
+// controlTCP keeps a connection that died without a word from holding its place for ever; the idle timeout bounds the
+// rest. Go sets SO_REUSEADDR itself, so that a restart does not wait for old connections.
+func controlTCP(_, _ string, c syscall.RawConn) error {
+	return onFD(c, func(fd int) error {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	})
+}
+
+// controlUDP sets the options of a UDP socket. A wildcard socket must learn which address was asked; the rest is best
+// effort.
+func controlUDP(fd int, v6, wildcard bool) error {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	}
+	// A forged ICMP "fragmentation needed" must not make us send fragments, in which answers can be forged: the
+	// path's MTU is left out of account, and replies are small enough anyway.
+	if v6 {
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_OMIT)
+	} else {
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_OMIT)
+	}
+	switch {
+	case !wildcard:
+		return nil
+	case v6:
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+	default:
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+	}
+}

@@ -1,0 +1,169 @@
+package dns
+
+import (
+	"sync/atomic"
+
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// durationSample is one in how many queries has its duration measured: two clock reads each would cost more than most
+// of what they measure.
+const durationSample = 1024
+
+// The types and rcodes that are counted by name. What is not listed counts as "other", so that no query can add a
+// series.
+var (
+	countedTypes = [...]uint16{
+		dns.TypeA, dns.TypeNS, dns.TypeCNAME, dns.TypeSOA, dns.TypePTR, dns.TypeMX, dns.TypeTXT, dns.TypeAAAA,
+		dns.TypeSRV, dns.TypeNAPTR, dns.TypeDS, dns.TypeDNSKEY, dns.TypeTLSA, dns.TypeSVCB, dns.TypeHTTPS, dns.TypeIXFR,
+		dns.TypeAXFR, dns.TypeANY, dns.TypeCAA,
+	}
+	countedRcodes = [...]int{
+		dns.RcodeSuccess, dns.RcodeFormatError, dns.RcodeServerFailure, dns.RcodeNameError, dns.RcodeNotImplemented,
+		dns.RcodeRefused, dns.RcodeYXDomain, dns.RcodeNotAuth, dns.RcodeBadVers,
+	}
+)
+
+// The reasons for which no reply is sent.
+const (
+	dropMalformed = iota // too short, or a response
+	dropOversize         // longer than any query that is looked at
+	dropPort             // from port 0, which cannot be answered
+	dropSend             // the kernel would not send the reply
+	dropReasons
+)
+
+var dropNames = [dropReasons]string{"malformed", "oversize", "source_port", "send"}
+
+const (
+	types  = len(countedTypes) + 1
+	rcodes = len(countedRcodes) + 1
+)
+
+// counters count the queries of one Responder. They have one writer and any number of readers.
+type counters struct {
+	queries   [2][types][rcodes]atomic.Uint64 // by transport: UDP, TCP
+	truncated atomic.Uint64
+	dropped   [dropReasons]atomic.Uint64
+	_         [64]byte // keeps the next Responder's apart
+}
+
+// typeIndexes and rcodeIndexes say where a type or rcode is counted.
+var (
+	typeIndexes  = indexes(countedTypes[:], int(dns.TypeCAA)+1)
+	rcodeIndexes = indexes(countedRcodes[:], dns.RcodeBadVers+1)
+)
+
+func indexes[T uint16 | int](counted []T, size int) []uint8 {
+	at := make([]uint8, size)
+	for i := range at {
+		at[i] = uint8(len(counted))
+	}
+	for i, v := range counted {
+		at[v] = uint8(i)
+	}
+	return at
+}
+
+// add counts one reply.
+func (c *counters) add(tcp bool, qtype uint16, rcode int, truncated bool) {
+	transport, t, rc := 0, types-1, rcodes-1
+	if tcp {
+		transport = 1
+	}
+	if int(qtype) < len(typeIndexes) {
+		t = int(typeIndexes[qtype])
+	}
+	if rcode < len(rcodeIndexes) {
+		rc = int(rcodeIndexes[rcode])
+	}
+	c.queries[transport][t][rc].Add(1)
+	if truncated {
+		c.truncated.Add(1)
+	}
+}
+
+func typeName(i int) string {
+	if i == types-1 {
+		return "other"
+	}
+	return dns.TypeToString[countedTypes[i]]
+}
+
+func rcodeName(i int) string {
+	switch {
+	case i == rcodes-1:
+		return "other"
+	case countedRcodes[i] == dns.RcodeBadVers:
+		return "BADVERS" // the value is BADSIG's too
+	}
+	return dns.RcodeToString[countedRcodes[i]]
+}
+
+// telemetry describes what a Server exports.
+type telemetry struct {
+	queries     *prometheus.Desc
+	truncated   *prometheus.Desc
+	dropped     *prometheus.Desc
+	connections *prometheus.Desc
+	shed        *prometheus.Desc
+	duration    prometheus.Histogram
+}
+
+func newTelemetry() *telemetry {
+	return &telemetry{
+		queries:     prometheus.NewDesc("gslbd_queries_total", "Queries answered.", []string{"transport", "type", "rcode"}, nil),
+		truncated:   prometheus.NewDesc("gslbd_truncated_total", "Replies that told the client to ask again over TCP.", nil, nil),
+		dropped:     prometheus.NewDesc("gslbd_queries_dropped_total", "Messages that got no reply.", []string{"reason"}, nil),
+		connections: prometheus.NewDesc("gslbd_tcp_connections", "TCP connections that are open.", nil, nil),
+		shed:        prometheus.NewDesc("gslbd_tcp_connections_shed_total", "TCP connections that were closed to make room for another one.", nil, nil),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "gslbd_query_duration_seconds",
+			Help:    "Time from a query's bytes to its reply's bytes, without the sockets; one query in 1,024 is measured.",
+			Buckets: []float64{1e-6, 2e-6, 3e-6, 5e-6, 10e-6, 20e-6, 50e-6, 100e-6, 1e-3, 10e-3},
+		}),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (s *Server) Describe(ch chan<- *prometheus.Desc) {
+	t := s.telemetry
+	for _, d := range []*prometheus.Desc{t.queries, t.truncated, t.dropped, t.connections, t.shed} {
+		ch <- d
+	}
+	t.duration.Describe(ch)
+}
+
+// Collect implements prometheus.Collector. It sums what the workers counted; it may be called at any time.
+func (s *Server) Collect(ch chan<- prometheus.Metric) {
+	t := s.telemetry
+	for transport, name := range [2]string{"udp", "tcp"} {
+		for i := range types {
+			for j := range rcodes {
+				n := uint64(0)
+				for _, r := range s.responders {
+					n += r.count.queries[transport][i][j].Load()
+				}
+				if n > 0 {
+					ch <- prometheus.MustNewConstMetric(t.queries, prometheus.CounterValue, float64(n), name, typeName(i), rcodeName(j))
+				}
+			}
+		}
+	}
+	truncated := uint64(0)
+	var dropped [dropReasons]uint64
+	for _, r := range s.responders {
+		truncated += r.count.truncated.Load()
+		for i := range dropped {
+			dropped[i] += r.count.dropped[i].Load()
+		}
+	}
+	ch <- prometheus.MustNewConstMetric(t.truncated, prometheus.CounterValue, float64(truncated))
+	for i, n := range dropped {
+		ch <- prometheus.MustNewConstMetric(t.dropped, prometheus.CounterValue, float64(n), dropNames[i])
+	}
+	ch <- prometheus.MustNewConstMetric(t.connections, prometheus.GaugeValue, float64(s.tcp.open()))
+	ch <- prometheus.MustNewConstMetric(t.shed, prometheus.CounterValue, float64(s.tcp.shed.Load()))
+	t.duration.Collect(ch)
+}
