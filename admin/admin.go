@@ -1,0 +1,335 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
+	"golang.org/x/net/netutil"
+
+	"gslbd/state"
+)
+
+// Options configure a Server.
+type Options struct {
+	Listen string // host:port
+	Token  string // what callers off loopback must present; empty: none are answered
+	Log    *zap.Logger
+
+	Version string
+
+	// Snapshot returns what is in force: Store.Snapshot. Nil means that no configuration is in force yet.
+	Snapshot func() *state.Snapshot
+
+	// Find returns the service that answers for a name as a client would ask for it, through aliases and wildcards, and
+	// whether the name's zone uses ECS.
+	Find func(s *state.Snapshot, name string) (service *state.Service, ecs, ok bool)
+
+	// Reload loads the configuration again. With an error the one in force stays.
+	Reload func() (warnings []string, err error)
+
+	// Ready says whether gslbd serves, and if not, why.
+	Ready func() (ok bool, why string)
+
+	Collectors []prometheus.Collector // of other rooms
+	PerService bool                   // export the series that are by service
+}
+
+const (
+	// maxConnections bounds the memory that callers can take.
+	maxConnections = 256
+	// maxBody is the largest request body, in bytes. None of the calls needs more than an empty object.
+	maxBody = 64 << 10
+	// maxScrapes is how many scrapes are answered at once.
+	maxScrapes = 4
+	// shutdownTime is what requests that are being answered get when the server stops.
+	shutdownTime = 5 * time.Second
+)
+
+// A Server is the admin interface.
+type Server struct {
+	// Fixed at construction.
+	opts    Options
+	log     *zap.Logger
+	token   [sha256.Size]byte
+	started time.Time
+	metrics http.Handler
+
+	reloading sync.Mutex // held while the configuration is loaded
+
+	mu       sync.Mutex // guards what follows
+	listener net.Listener
+}
+
+// New returns a Server that does not listen yet. It fails when two collectors export the same telemetry.
+func New(opts Options) (*Server, error) {
+	s := &Server{opts: opts, log: opts.Log, token: sha256.Sum256([]byte(opts.Token)), started: time.Now()}
+	if s.log == nil {
+		s.log = zap.NewNop()
+	}
+	registry := prometheus.NewRegistry()
+	own := []prometheus.Collector{
+		&telemetry{snapshot: opts.Snapshot, perService: opts.PerService},
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	}
+	for _, c := range append(own, opts.Collectors...) {
+		if err := registry.Register(c); err != nil {
+			return nil, fmt.Errorf("admin: telemetry: %w", err)
+		}
+	}
+	s.metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		ErrorLog:            zap.NewStdLog(s.log),
+		ErrorHandling:       promhttp.ContinueOnError, // one broken series must not hide all others
+		MaxRequestsInFlight: maxScrapes,
+		Timeout:             20 * time.Second,
+	})
+	return s, nil
+}
+
+// Bind opens the listener, so that an address that cannot be had is known before anything is served. Run calls it too.
+func (s *Server) Bind() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listener != nil {
+		return nil
+	}
+	l, err := net.Listen("tcp", s.opts.Listen)
+	if err != nil {
+		return fmt.Errorf("admin: admin.listen: %w", err)
+	}
+	s.listener = l
+	return nil
+}
+
+// Addr returns the address that is listened on; nil before Bind.
+func (s *Server) Addr() net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listener == nil {
+		return nil
+	}
+	return s.listener.Addr()
+}
+
+// Run serves until ctx is done, then lets what is being answered finish for at most five seconds. It returns nil when
+// it was told to stop. A Server runs once.
+func (s *Server) Run(ctx context.Context) error {
+	if err := s.Bind(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	l := netutil.LimitListener(s.listener, maxConnections)
+	s.mu.Unlock()
+	errorLog, _ := zap.NewStdLogAt(s.log, zap.WarnLevel) // it fails for unknown levels only
+	srv := &http.Server{
+		Handler:           s.Handler(),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       15 * time.Second,
+		WriteTimeout:      60 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          errorLog,
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("admin: serve: %w", err)
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
+	defer cancel()
+	if err := srv.Shutdown(stop); err != nil {
+		srv.Close() // whoever is still reading or writing is cut off, which is what the time limit is for
+	}
+	<-served
+	return nil
+}
+
+// endpoints is what / answers, until there is a page for browsers.
+const endpoints = `gslbd admin interface
+
+GET  /healthz                                    the process serves
+GET  /readyz                                     it answers queries, or why not yet
+GET  /metrics                                    telemetry for Prometheus
+GET  /v1/status                                  everything, what is wrong first
+GET  /v1/services/NAME                           one service
+GET  /v1/sites/NAME                              one site and its members
+GET  /v1/rtt?resolver=ADDRESS                    round trips to a resolver's network
+GET  /v1/explain?name=&type=&client=&ecs=        how a query would be decided
+POST /v1/reload                                  load the configuration again (Content-Type: application/json)
+
+gslbctl does the same by command.
+`
+
+// Handler returns the HTTP handler.
+func (s *Server) Handler() http.Handler {
+	open := http.NewServeMux()
+	open.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok\n") })
+	open.HandleFunc("GET /readyz", s.ready)
+	open.Handle("GET /metrics", s.metrics)
+
+	guarded := http.NewServeMux()
+	guarded.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, endpoints) })
+	guarded.HandleFunc("GET /v1/status", s.status)
+	guarded.HandleFunc("GET /v1/services/{name}", s.service)
+	guarded.HandleFunc("GET /v1/sites/{name}", s.site)
+	guarded.HandleFunc("GET /v1/rtt", s.rtt)
+	guarded.HandleFunc("GET /v1/explain", s.explain)
+	guarded.HandleFunc("POST /v1/reload", s.reload)
+	open.Handle("/", s.guard(guarded))
+
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		h := w.Header()
+		h.Set("Cache-Control", "no-store")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("X-Content-Type-Options", "nosniff")
+		open.ServeHTTP(w, req)
+	})
+}
+
+// guard lets through who may use the interface (design section 10).
+func (s *Server) guard(next http.Handler) http.Handler {
+	origin := http.NewCrossOriginProtection()
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		scheme, token, _ := strings.Cut(req.Header.Get("Authorization"), " ")
+		sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
+		known := s.opts.Token != "" && strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(sum[:], s.token[:]) == 1
+		switch {
+		case known:
+		case token != "" && s.opts.Token != "", !loopback(req.RemoteAddr) && s.opts.Token != "":
+			w.Header().Set("WWW-Authenticate", `Bearer realm="gslbd admin"`)
+			w.Header().Set("Connection", "close") // strangers do not keep connections
+			refuse(w, http.StatusUnauthorized, `the token is missing or wrong: send "Authorization: Bearer TOKEN" with the token of admin.token_file`)
+			return
+		case !loopback(req.RemoteAddr):
+			w.Header().Set("Connection", "close")
+			refuse(w, http.StatusForbidden, "only callers on a loopback address are answered, because admin.token_file is not set")
+			return
+		case !localHost(req.Host):
+			// A web page whose own name was pointed at a loopback address sends that name.
+			refuse(w, http.StatusForbidden, "Host: %q does not name this machine: use its address or localhost, or send the token", req.Host)
+			return
+		}
+		if req.Method != http.MethodGet && req.Method != http.MethodHead {
+			if err := origin.Check(req); err != nil {
+				refuse(w, http.StatusForbidden, "the request comes from a web page of another origin")
+				return
+			}
+			if media, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || media != "application/json" {
+				refuse(w, http.StatusUnsupportedMediaType, `send "Content-Type: application/json"`)
+				return
+			}
+			req.Body = http.MaxBytesReader(w, req.Body, maxBody)
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+func loopback(remote string) bool {
+	a, err := netip.ParseAddrPort(remote)
+	return err == nil && a.Addr().Unmap().IsLoopback()
+}
+
+func localHost(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil || host == "" || strings.EqualFold(host, "localhost")
+}
+
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	if ok, why := s.opts.Ready(); !ok {
+		plain(w, http.StatusServiceUnavailable, "not ready: "+why+"\n")
+		return
+	}
+	plain(w, http.StatusOK, "ready\n")
+}
+
+// A Reloaded is the answer to a reload that was done.
+type Reloaded struct {
+	Warnings []string `json:"warnings"` // what is in the file but not in force, such as what needs a restart
+}
+
+func (s *Server) reload(w http.ResponseWriter, req *http.Request) {
+	body, err := io.ReadAll(req.Body)
+	var tooLarge *http.MaxBytesError
+	var none struct{}
+	switch {
+	case errors.As(err, &tooLarge):
+		refuse(w, http.StatusRequestEntityTooLarge, "the body is longer than %d bytes; a reload needs none", maxBody)
+		return
+	case err != nil:
+		refuse(w, http.StatusBadRequest, "the body cannot be read: %v", err)
+		return
+	case len(bytes.TrimSpace(body)) > 0 && json.Unmarshal(body, &none) != nil:
+		refuse(w, http.StatusBadRequest, "the body is not a JSON object; a reload needs none")
+		return
+	}
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	warnings, err := s.opts.Reload()
+	if err != nil {
+		refuse(w, http.StatusUnprocessableEntity, "the configuration in force stays: %v", err)
+		return
+	}
+	answer(w, Reloaded{Warnings: list(warnings)})
+}
+
+// An Error is the answer to a request that was refused.
+type Error struct {
+	Error string `json:"error"` // what is wrong, where, and what to do
+}
+
+func refuse(w http.ResponseWriter, status int, format string, args ...any) {
+	write(w, status, Error{fmt.Sprintf(format, args...)})
+}
+
+func answer(w http.ResponseWriter, v any) { write(w, http.StatusOK, v) }
+
+func write(w http.ResponseWriter, status int, v any) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		status = http.StatusInternalServerError
+		b.Reset()
+		fmt.Fprintf(&b, `{"error":%q}`+"\n", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // a caller that went away cannot be told
+}
+
+func plain(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, text)
+}
+
+// list makes JSON have a list where there is nothing.
+func list[T any](l []T) []T {
+	if l == nil {
+		return []T{}
+	}
+	return l
+}

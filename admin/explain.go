@@ -1,0 +1,268 @@
+package admin
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"gslbd/policy"
+	"gslbd/state"
+)
+
+// An Explanation is how a query would be decided now.
+type Explanation struct {
+	Name    string       `json:"name"`
+	Service string       `json:"service"` // that answers for the name
+	Policy  string       `json:"policy"`
+	Type    string       `json:"type"` // A or AAAA
+	Client  Client       `json:"client"`
+	Turn    uint64       `json:"turn"` // of the rotating metrics; explaining does not advance it
+	Answer  Answer       `json:"answer"`
+	Trace   policy.Trace `json:"trace"`
+}
+
+// A Client is whom a query is decided for.
+type Client struct {
+	LDNS netip.Addr   `json:"ldns"`
+	ECS  netip.Prefix `json:"ecs,omitzero"`
+
+	// Used is which of the two metrics look at: "ecs" or "ldns". Why says so where it is not plain.
+	Used string `json:"used"`
+	Why  string `json:"why,omitempty"`
+}
+
+// An Answer is what the client would be told.
+type Answer struct {
+	Kind    string   `json:"kind"`   // answer, last resort, nodata or servfail
+	Reason  string   `json:"reason"` // what settled the first record: a metric, constraints, single or on_all_down
+	Records []Record `json:"records"`
+	TTL     uint32   `json:"ttl"` // seconds; for nodata a ceiling
+	AllDown bool     `json:"all_down"`
+
+	// Scope is the ECS scope prefix length of the response; absent when the query has no ECS or the zone does not use it.
+	Scope *int `json:"scope,omitempty"`
+}
+
+// A Record is one address, or CNAME target, of an answer.
+type Record struct {
+	Member string `json:"member,omitempty"` // empty: of last_resort
+	Data   string `json:"data"`
+}
+
+func (s *Server) explain(w http.ResponseWriter, req *http.Request) {
+	snap := s.present(w)
+	if snap == nil {
+		return
+	}
+	args, err := arguments(req.URL.RawQuery, "name", "type", "client", "ecs")
+	if err != nil {
+		refuse(w, http.StatusBadRequest, "%v", err)
+		return
+	}
+	name := canonical(args["name"])
+	if name == "" {
+		refuse(w, http.StatusBadRequest, "name: missing: which name would the client ask for?")
+		return
+	}
+	family := state.V4
+	kind := strings.ToUpper(args["type"])
+	switch kind {
+	case "":
+		kind = "A"
+	case "A":
+	case "AAAA":
+		family = state.V6
+	default:
+		refuse(w, http.StatusBadRequest, "type: %q is neither A nor AAAA, and only those are decided", args["type"])
+		return
+	}
+	ldns, err := clientAddress(args["client"], req.RemoteAddr)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, "client: %v", err)
+		return
+	}
+	ecs, err := ecsPrefix(args["ecs"])
+	if err != nil {
+		refuse(w, http.StatusBadRequest, "ecs: %v", err)
+		return
+	}
+	svc, usesECS, ok := s.opts.Find(snap, name)
+	if !ok {
+		refuse(w, http.StatusNotFound, "no service answers for %q", name)
+		return
+	}
+	chain, ok := svc.Chain.(*policy.Chain)
+	if !ok {
+		refuse(w, http.StatusInternalServerError, "service %q has no policy", svc.Name)
+		return
+	}
+	e := Explanation{
+		Name: name, Service: svc.Name, Policy: svc.PolicyName, Type: kind,
+		Client: newClient(snap, ldns, ecs, usesECS),
+		Turn:   svc.Rotation.Turn[family].Load(),
+	}
+	q := policy.NewQuery(len(svc.Members))
+	q.Snapshot, q.Service, q.Family = snap, svc, family
+	q.Now, q.Rand, q.Turn = time.Now(), rand.Uint64(), e.Turn
+	q.LDNS = ldns
+	if usesECS && ecs.Bits() > 0 {
+		q.ECS = ecs
+	}
+	q.Trace = &e.Trace
+	var d policy.Decision
+	chain.Decide(q, &d)
+	e.Answer = newAnswer(svc, family, &d)
+	if usesECS && ecs.IsValid() {
+		scope := int(q.Scope)
+		e.Answer.Scope = &scope
+	}
+	answer(w, e)
+}
+
+// arguments reads a query string that has each of the given names at most once, and nothing else.
+func arguments(query string, names ...string) (map[string]string, error) {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, fmt.Errorf("the query string cannot be read: %w", err)
+	}
+	args := map[string]string{}
+	for name, v := range values {
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("unknown argument %q: there are %s", name, strings.Join(names, ", "))
+		}
+		if len(v) > 1 {
+			return nil, fmt.Errorf("%s: given twice", name)
+		}
+		args[name] = v[0]
+	}
+	return args, nil
+}
+
+// clientAddress reads the address of a resolver; without one it is whoever asks us.
+func clientAddress(s, remote string) (netip.Addr, error) {
+	if s == "" {
+		a, err := netip.ParseAddrPort(remote)
+		return a.Addr().Unmap().WithZone(""), err
+	}
+	a, err := netip.ParseAddr(s)
+	if err != nil || a.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address", s)
+	}
+	return a.Unmap(), nil
+}
+
+// ecsPrefix reads an ECS prefix as strictly as a query's is read (RFC 7871 section 6: no bits beyond the length).
+func ecsPrefix(s string) (netip.Prefix, error) {
+	if s == "" {
+		return netip.Prefix{}, nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil || p.Addr().Is4In6() {
+		return netip.Prefix{}, fmt.Errorf("%q is not a prefix such as 203.0.113.0/24 or 2001:db8::/56", s)
+	}
+	if p != p.Masked() {
+		return netip.Prefix{}, fmt.Errorf("%s has bits beyond its length; did you mean %s?", p, p.Masked())
+	}
+	return p, nil
+}
+
+// newClient says which of the client's networks is looked at (design section 4, "rtt" and "geo").
+func newClient(snap *state.Snapshot, ldns netip.Addr, ecs netip.Prefix, usesECS bool) Client {
+	c := Client{LDNS: ldns, ECS: ecs, Used: "ldns"}
+	switch {
+	case !ecs.IsValid():
+	case !usesECS:
+		c.Why = "ECS is off for the zone"
+	case ecs.Bits() == 0:
+		c.Why = "ECS of length 0 asks not to be told apart"
+	default:
+		if _, special := state.Special(ecs.Addr()); special && !snap.Geo.LookupOverride(ecs.Addr()).Override {
+			c.Why = "the ECS prefix is special-purpose, and no override matches it"
+			break
+		}
+		c.Used = "ecs"
+	}
+	return c
+}
+
+func newAnswer(svc *state.Service, f state.Family, d *policy.Decision) Answer {
+	a := Answer{Reason: d.Reason.String(), Records: []Record{}, TTL: d.TTL, AllDown: d.AllDown}
+	switch d.Kind {
+	case policy.Answer:
+		a.Kind = "answer"
+		for _, m := range d.Members[:d.N] {
+			data := m.CNAME
+			if data == "" {
+				data = m.Addr[f].String()
+			}
+			a.Records = append(a.Records, Record{Member: m.Name, Data: data})
+		}
+	case policy.LastResort:
+		a.Kind = "last resort"
+		for _, addr := range svc.LastResort {
+			if addr.Is4() == (f == state.V4) {
+				a.Records = append(a.Records, Record{Data: addr.String()})
+			}
+		}
+	case policy.NoData:
+		a.Kind = "nodata"
+	case policy.ServFail:
+		a.Kind = "servfail"
+	}
+	return a
+}
+
+// An RTTs is what is known of the round trips to a resolver's network.
+type RTTs struct {
+	Resolver netip.Addr   `json:"resolver"`
+	Network  netip.Prefix `json:"network"` // whose resolvers share these round trips
+	Sites    []SiteRTT    `json:"sites"`   // the nearest first; sites without samples are absent
+}
+
+// A SiteRTT is the round trip from one site.
+type SiteRTT struct {
+	Site  string  `json:"site"`
+	RTTMS float64 `json:"rtt_ms"`      // median of the last samples
+	Age   float64 `json:"age_seconds"` // of the newest of them
+}
+
+func (s *Server) rtt(w http.ResponseWriter, req *http.Request) {
+	snap := s.present(w)
+	if snap == nil {
+		return
+	}
+	args, err := arguments(req.URL.RawQuery, "resolver")
+	if err == nil && args["resolver"] == "" {
+		err = fmt.Errorf("resolver: missing: give its address")
+	}
+	if err != nil {
+		refuse(w, http.StatusBadRequest, "%v", err)
+		return
+	}
+	resolver, err := clientAddress(args["resolver"], "")
+	if err != nil {
+		refuse(w, http.StatusBadRequest, "resolver: %v", err)
+		return
+	}
+	v := RTTs{Resolver: resolver, Network: snap.RTT.Key(resolver), Sites: []SiteRTT{}}
+	if row := snap.RTT.Row(v.Network); row != nil {
+		now := time.Now()
+		for _, site := range snap.Sites {
+			if t, ok := row.Of(site.ID); ok {
+				v.Sites = append(v.Sites, SiteRTT{
+					Site:  site.Name,
+					RTTMS: float64(t.RTT) / float64(time.Millisecond),
+					Age:   max(0, now.Sub(t.Newest).Seconds()),
+				})
+			}
+		}
+	}
+	slices.SortStableFunc(v.Sites, func(a, b SiteRTT) int { return cmp.Compare(a.RTTMS, b.RTTMS) })
+	answer(w, v)
+}
