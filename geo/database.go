@@ -24,9 +24,9 @@ const (
 	// far fewer places at a time.
 	maxCached = 1 << 16
 
-	// maxScanned networks are looked at when a database is opened to see what its records hold. A database of cities
-	// shows it in the first few; one of countries has none to show. Without a bound, a tree whose
-	// branches share their nodes could take for ever.
+	// maxScanned networks are looked at when a database is opened, to see what its records hold. A database of cities
+	// shows coordinates in the first few; one of countries has none to show. Without a bound, a tree whose branches share
+	// their nodes could take for ever.
 	maxScanned = 1 << 20
 )
 
@@ -187,11 +187,11 @@ func noLocations(databaseType string) error {
 func scan(reader *maxminddb.Reader, known layout) (layout, bool) {
 	seen := make(map[uintptr]struct{})
 	networks := 0
-	for r := range reader.Networks() {
+	for r := range reader.Networks(maxminddb.IncludeNetworksWithoutData()) { // those count too, or the bound is none
 		if networks++; networks > maxScanned || r.Err() != nil {
 			break
 		}
-		if _, ok := seen[r.Offset()]; ok {
+		if _, ok := seen[r.Offset()]; ok || !r.Found() {
 			continue
 		}
 		seen[r.Offset()] = struct{}{}
