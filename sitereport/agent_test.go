@@ -396,14 +396,17 @@ func TestAgentReaders(t *testing.T) {
 	calls := 0
 	fails := readerFunc(func(context.Context) (sitereport.Reading, error) {
 		if calls++; calls == 4 {
-			return sitereport.Reading{Load: sitereport.Load{Sessions: number(5)}}, nil
+			return sitereport.Reading{Load: sitereport.Load{Sessions: number(5)}, VirtualServers: []sitereport.VirtualServer{{Name: "db"}}}, nil
 		}
 		return sitereport.Reading{VirtualServers: []sitereport.VirtualServer{{Name: "db", Servers: []sitereport.Server{{Name: "d1", State: sitereport.StateUnknown}}}}},
 			errors.New("haproxy /run/x: is HAProxy running?")
 	})
 	hangs := readerFunc(func(ctx context.Context) (sitereport.Reading, error) {
 		<-ctx.Done()
-		return sitereport.Reading{Load: sitereport.Load{Sessions: number(1)}, Warnings: []string{"slow"}}, nil
+		return sitereport.Reading{
+			Load: sitereport.Load{Sessions: number(1)}, Warnings: []string{"slow"},
+			VirtualServers: []sitereport.VirtualServer{{Name: "mail"}},
+		}, nil
 	})
 	synctest.Test(t, func(t *testing.T) {
 		g := &gslbd{}
@@ -422,7 +425,7 @@ func TestAgentReaders(t *testing.T) {
 			if r.Load != nil {
 				t.Errorf("report %d has a load, although a reader failed: %+v", i, r.Load)
 			}
-			if len(r.VirtualServers) != 2 || r.VirtualServers[1].Servers[0].State != sitereport.StateUnknown || r.VirtualServers[0].Servers[0].State != sitereport.StateUp {
+			if len(r.VirtualServers) != 3 || r.VirtualServers[1].Servers[0].State != sitereport.StateUnknown || r.VirtualServers[0].Servers[0].State != sitereport.StateUp {
 				t.Errorf("report %d: %+v", i, r.VirtualServers)
 			}
 		}
@@ -434,7 +437,7 @@ func TestAgentReaders(t *testing.T) {
 	// An interface's counters stand for the whole site, and no reader at all is no load at all.
 	synctest.Test(t, func(t *testing.T) {
 		whole := readerFunc(func(context.Context) (sitereport.Reading, error) {
-			return sitereport.Reading{WholeSite: true, Load: sitereport.Load{Sessions: number(0), BitsPerSecIn: number(7), BitsPerSecOut: number(8)}}, nil
+			return sitereport.Reading{WholeSite: true, Load: sitereport.Load{BitsPerSecIn: number(7), BitsPerSecOut: number(8)}}, nil
 		})
 		both, none := &gslbd{}, &gslbd{}
 		run(t, gslbds{"a": both}, sitereport.AgentOptions{Readers: []sitereport.Reader{works, whole}}, 2*time.Second, nil)

@@ -35,18 +35,22 @@ type Reading struct {
 }
 
 // merge adds up what all readers of a site read. A figure that any of them lacks is absent from the sum, because part of
-// a site's load looks like a site with room to spare.
+// a site's load looks like a site with room to spare. A reader without virtual servers has no sessions to lack: all that
+// it can give is the traffic of the whole site.
 func merge(readings []Reading) (*Load, []VirtualServer) {
-	if len(readings) == 0 {
-		return nil, nil
-	}
-	sum := Load{Sessions: new(uint64), NewSessions: new(float64), BitsPerSecIn: new(uint64), BitsPerSecOut: new(uint64)}
+	var sum Load
 	var servers []VirtualServer
 	for _, r := range readings {
-		sum.Sessions = add(sum.Sessions, r.Load.Sessions)
-		sum.NewSessions = add(sum.NewSessions, r.Load.NewSessions)
-		sum.BitsPerSecIn = add(sum.BitsPerSecIn, r.Load.BitsPerSecIn)
-		sum.BitsPerSecOut = add(sum.BitsPerSecOut, r.Load.BitsPerSecOut)
+		switch {
+		case len(r.VirtualServers) == 0:
+		case len(servers) == 0:
+			sum = r.Load
+		default:
+			sum.Sessions = add(sum.Sessions, r.Load.Sessions)
+			sum.NewSessions = add(sum.NewSessions, r.Load.NewSessions)
+			sum.BitsPerSecIn = add(sum.BitsPerSecIn, r.Load.BitsPerSecIn)
+			sum.BitsPerSecOut = add(sum.BitsPerSecOut, r.Load.BitsPerSecOut)
+		}
 		servers = append(servers, r.VirtualServers...)
 	}
 	if i := slices.IndexFunc(readings, func(r Reading) bool { return r.WholeSite }); i >= 0 {
