@@ -24,12 +24,8 @@ func (capacity) Keep(q *Query, set []Candidate) int {
 	}
 	if q.Trace != nil {
 		for i := range set {
-			if s := set[i].Site; s.Overloaded {
-				number := ""
-				if s.HasUtilisation {
-					number = percent(s.Utilisation)
-				}
-				q.number(set[i].Member, number, because("overloaded", s.OverloadedWhy))
+			if c := &set[i]; c.Site.Overloaded {
+				q.number(c.Member, utilisation(c), because("overloaded", c.Site.OverloadedWhy))
 			}
 		}
 	}
@@ -72,12 +68,20 @@ func shed(q *Query, set []Candidate) int {
 			switch {
 			case c.Site.Shed == 0:
 			case away(c):
-				q.number(c.Member, percent(c.Value), "sheds "+percent(c.Site.Shed)+" of clients, this one too")
+				q.number(c.Member, utilisation(c), "sheds "+percent(c.Site.Shed)+" of clients, this one too")
 			default:
-				q.number(c.Member, percent(c.Value), "sheds "+percent(c.Site.Shed)+" of clients, not this one")
+				q.number(c.Member, utilisation(c), "sheds "+percent(c.Site.Shed)+" of clients, not this one")
 			}
 		}
 		q.note("by a hash of %s", q.client())
 	}
 	return n
+}
+
+// utilisation writes a site's utilisation for a trace; empty: unknown.
+func utilisation(c *Candidate) string {
+	if !c.Site.HasUtilisation {
+		return ""
+	}
+	return percent(c.Site.Utilisation)
 }

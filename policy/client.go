@@ -35,7 +35,7 @@ func (q *Query) client() client {
 		return *c
 	}
 	c.known = true
-	if q.ECS.IsValid() {
+	if q.hasECS() {
 		length, special := state.Special(q.ECS.Addr())
 		if special {
 			override := q.Snapshot.Geo.LookupOverride(q.ECS.Addr())

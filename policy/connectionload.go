@@ -21,7 +21,8 @@ func newConnectionLoad(o StepOptions) (Metric, error) {
 	return connectionLoad{tolerance: o.Tolerance, toleranceRate: o.ToleranceRate, limit: o.Limit}, nil
 }
 
-// Keep implements Metric. A limit needs one candidate with data, a comparison two.
+// Keep implements Metric. A limit needs one candidate with data, a comparison two. When all that have data are above the
+// limit it rejects everyone and so is skipped: the whole load should not go to a site that has fallen silent.
 func (m connectionLoad) Keep(q *Query, set []Candidate) int {
 	for i := range set {
 		c := &set[i]
@@ -36,6 +37,9 @@ func (m connectionLoad) Keep(q *Query, set []Candidate) int {
 	case m.limit > 0 && known > 0:
 		if q.Trace != nil {
 			q.note("limit %.4g/s", m.limit)
+		}
+		if best > m.limit {
+			return 0
 		}
 		return keepUpTo(set, m.limit)
 	case known < 2:

@@ -73,15 +73,15 @@ func (m geo) Keep(q *Query, set []Candidate) int {
 		if n <= 0 || n == len(set) {
 			continue // it does not tell them apart
 		}
-		how := l.String()
+		then := ""
 		if m.distance && l != levelDistance {
 			if near := levelDistance.keep(set[:n], place.Location, place.Site, m.toleranceKm); near > 0 && near < n {
-				n, how = near, how+", then distance"
+				n, then = near, ", then distance"
 			}
 		}
 		if q.Trace != nil {
 			describe(q, set, l, place.Location)
-			q.note("by %s; %s, %s", how, c, place.Source)
+			q.note("by %s%s; %s, %s", l, then, c, place.Source)
 		}
 		return n
 	}
@@ -129,11 +129,13 @@ func (l level) keep(set []Candidate, from *state.Location, site string, toleranc
 		}
 	}
 	best, known := lowest(set)
-	if known < 2 {
+	switch {
+	case known < 2:
 		return Abstain
-	}
-	if l == levelDistance {
+	case l == levelDistance:
 		return keepUpTo(set, best+toleranceKm)
+	case best > 0:
+		return len(set) // no site is there: the unknown ones are no better than the others
 	}
 	return keepUpTo(set, 0)
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"gslbd/state"
 )
 
 // leastSelected keeps the members with the fewest selections per weight. state counts and decays them, by family; they
@@ -24,6 +26,9 @@ func (leastSelected) Keep(q *Query, set []Candidate) int {
 	for i := range set {
 		c := &set[i]
 		c.Value, c.NoData = 0, false
+		if c.Selected != nil {
+			c.Value = float64(c.Selected[q.Family].Load()) / state.SelectedUnit / weight(c)
+		}
 	}
 	q.numbers(set, func(c *Candidate) string { return fmt.Sprintf("%.4g selections", c.Value*weight(c)) })
 	if q.Trace != nil {

@@ -52,10 +52,13 @@ type Query struct {
 // Widen records that the decision depends on the first bits of the client's network. It has no effect on a query
 // without ECS.
 func (q *Query) Widen(bits int) {
-	if q.ECS.IsValid() && bits > int(q.Scope) {
+	if q.hasECS() && bits > int(q.Scope) {
 		q.Scope = uint8(bits)
 	}
 }
+
+// hasECS reports whether the query brings a client's prefix; /0 asks not to use any.
+func (q *Query) hasECS() bool { return q.ECS.IsValid() && q.ECS.Bits() > 0 }
 
 // A Kind says what to answer.
 type Kind uint8
