@@ -66,6 +66,23 @@ func TestOpenSharedBranches(t *testing.T) {
 	}
 }
 
+// Two records that want the same place in the cache do not take each other's.
+func TestCacheCollision(t *testing.T) {
+	db, err := Open(Options{Databases: []string{"../testdata/geo/cities.mmdb"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := db.databases[0]
+	d.cache, d.shift = d.cache[:1], 64
+	for range 3 {
+		for a, want := range map[string]string{"8.8.8.8": "US", "11.1.1.1": "HK", "168.126.63.1": "KR"} {
+			if l := db.Lookup(netip.MustParseAddr(a)).Location; l == nil || l.Country != want {
+				t.Errorf("%s: got %+v, want %s", a, l, want)
+			}
+		}
+	}
+}
+
 // However short a file was cut, it is never loaded.
 func TestOpenCutShort(t *testing.T) {
 	for _, name := range []string{"cities.mmdb", "flat-city-ipv4.mmdb"} {

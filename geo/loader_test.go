@@ -150,6 +150,17 @@ func TestLoaderFollowsTheFile(t *testing.T) {
 		}
 		b.looks(2)
 		b.want(4, "city")
+
+		// Another file of the same size and time.
+		copyFile(b, b.path, beside)
+		if err := os.Chtimes(beside, time.Time{}, time.Unix(1_700_000_000, 0)); err != nil {
+			b.Fatal(err)
+		}
+		if err := os.Rename(beside, b.path); err != nil {
+			b.Fatal(err)
+		}
+		b.looks(2)
+		b.want(5, "city")
 	})
 }
 
@@ -178,9 +189,11 @@ func TestLoaderKeepsWhatWorks(t *testing.T) {
 		b.looks(2)
 		b.want(2, "country")
 		b.wantLog(loaded)
-		b.put("broken/asn.mmdb") // after it worked, it is news
+		if err := os.Remove(b.path); err != nil {
+			b.Fatal(err)
+		}
 		b.looks(2)
-		b.wantLog(notLoaded)
+		b.wantLog(notLoaded) // after it worked, the same failure is news
 
 		if err := testutil.CollectAndCompare(b.loader, strings.NewReader(`
 			# HELP gslbd_geo_reloads_total Times that the geo databases were read, by result.
@@ -253,14 +266,25 @@ func TestLoaderFollowsALink(t *testing.T) {
 func TestLoaderFileGoneAndBack(t *testing.T) {
 	onBench(t, "cities.mmdb", func(b *bench) {
 		b.wantLog(loaded)
-		if err := os.Rename(b.path, b.path+".away"); err != nil {
-			b.Fatal(err)
+		move := func(from, to string) {
+			if err := os.Rename(from, to); err != nil {
+				b.Fatal(err)
+			}
 		}
+		// Gone for one look, twice: never for two in a row.
+		for range 2 {
+			move(b.path, b.path+".away")
+			b.looks(1)
+			move(b.path+".away", b.path)
+			b.looks(1)
+		}
+		b.wantLog()
+		b.want(1, "city")
+
+		move(b.path, b.path+".away")
 		b.looks(3)
 		b.wantLog(notLoaded)
-		if err := os.Rename(b.path+".away", b.path); err != nil {
-			b.Fatal(err)
-		}
+		move(b.path+".away", b.path)
 		b.looks(2)
 		b.want(2, "city") // the same file: shared
 		b.wantLog(loaded)
