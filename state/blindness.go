@@ -121,7 +121,8 @@ func (s *Store) surveyChecks(now time.Time) survey {
 			window = max(window, svc.cfg.CheckInterval)
 			for _, m := range svc.members {
 				for f := range m.health {
-					if c := &m.health[f].check; c.has && !c.unrunnable {
+					// One of before a restart has not spoken yet.
+					if c := &m.health[f].check; c.has && !c.unrunnable && !c.at.IsZero() {
 						visit(m, c)
 					}
 				}

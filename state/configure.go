@@ -110,7 +110,7 @@ func (s *Store) configure(c *Config, now time.Time) {
 		st.cfg = sc
 		st.location = geo.NewLocation(sc.Location)
 		st.members = nil
-		st.reconfigured(now)
+		st.reconfigured()
 		s.sites[sc.Name] = st
 		s.siteOrder = append(s.siteOrder, st)
 	}

@@ -13,7 +13,10 @@ const (
 	flapHold   = 5 * time.Minute
 )
 
-const dampedWhy = "damped: more than 5 transitions in 10 minutes"
+const (
+	dampedWhy  = "damped: more than 5 transitions in 10 minutes"
+	dampedLast = "the last member that is up; otherwise " + dampedWhy
+)
 
 // coverage says how the holder's last report covers a member.
 type coverage uint8
@@ -103,6 +106,7 @@ type health struct {
 	since     time.Time
 	recovered time.Time
 	lastGood  bool
+	was       bool // up, before the present publication
 }
 
 // reconfigured drops what a new configuration makes meaningless: an own check that is no longer made, or that was of
@@ -181,7 +185,7 @@ func (s *Store) lost(st *site, r *reportSource, now time.Time) (bool, string) {
 
 // evalHealth resolves the members of a service and says which are up. The caller holds mu.
 func (s *Store) evalHealth(svc *service, now time.Time) {
-	var measured, lifted [2]bool // some member is up; some member is up but for damping
+	var others [2]bool // some member that may answer is up, damping and orders included
 	for _, m := range svc.members {
 		for f := range m.health {
 			if !m.has(Family(f)) {
@@ -191,51 +195,42 @@ func (s *Store) evalHealth(svc *service, now time.Time) {
 			if !s.blind.frozen || !h.resolved {
 				s.evalRaw(svc, m, Family(f), now)
 			}
-			if !h.raw {
-				continue
-			}
-			if h.damped(now) {
-				lifted[f] = true
-			} else {
-				measured[f] = true
+			if m.forced == ForcedUp || (h.raw && !h.damped(now) && m.forced < ForcedDrain) {
+				others[f] = true
 			}
 		}
 	}
 	var before, after [2]bool
-	var was [2][]bool
-	for f := range was {
-		was[f] = make([]bool, 0, 8)
-	}
 	for _, m := range svc.members {
 		for f := range m.health {
 			h := &m.health[f]
-			was[f] = append(was[f], h.set && h.up)
+			h.was = h.set && h.up
 			if !m.has(Family(f)) {
 				h.up, h.set, h.why = false, false, ""
 				continue
 			}
 			up, why := h.raw, h.rawWhy
-			if h.raw && h.damped(now) {
+			if h.damped(now) {
 				s.wakeAt(h.dampedUntil)
-				up, why = false, dampedWhy
-				if !measured[f] { // never the last member that is up
-					up, why = true, "last member up; otherwise "+dampedWhy
+				switch {
+				case h.raw && !others[f]: // never the last member that is up
+					why = dampedLast
+				case h.raw:
+					up, why = false, dampedWhy
 				}
-			} else if h.damped(now) {
-				s.wakeAt(h.dampedUntil)
 			}
 			if m.forced == ForcedUp {
 				up, why = true, "forced up"
 			}
-			before[f] = before[f] || (h.set && h.up)
+			before[f] = before[f] || h.was
 			after[f] = after[f] || up
 			s.publishHealth(svc, m, Family(f), up, why, now)
 		}
 	}
 	for f := range before {
 		if before[f] && !after[f] {
-			for i, m := range svc.members {
-				m.health[f].lastGood = was[f][i]
+			for _, m := range svc.members {
+				m.health[f].lastGood = m.health[f].was
 			}
 		}
 	}

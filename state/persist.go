@@ -1,16 +1,519 @@
 package state
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
 	"time"
+
+	"go.uber.org/zap"
 )
 
-type fileState struct{}
+const (
+	stateFile = "state.json"
+	rttFile   = "rtt.json"
+	lockFile  = "lock"
 
-func (s *Store) open() error                         { return nil }
-func (s *Store) restore(f *fileState, now time.Time) {}
+	stateFormat = "gslbd state"
+	rttFormat   = "gslbd round trips"
+	fileVersion = 1
 
-type keeper struct{ s *Store }
+	// keepFor is how old a kept state may be to come first after a restart (design section 5).
+	keepFor = 10 * time.Minute
+	// saveEvery is how often a changed state is written, and saveAnyway how often an unchanged one is, so that it never
+	// looks older than it is. Round trips are written at the slower pace.
+	saveEvery  = 10 * time.Second
+	saveAnyway = time.Minute
+	// maxFile bounds what is read at the start; the largest configuration that is tested writes a twentieth of it.
+	maxFile = 1 << 29
+)
 
-func newKeeper(s *Store, now time.Time) *keeper { return &keeper{s} }
-func (k *keeper) maybe(now time.Time)           {}
-func (k *keeper) save(now time.Time) error      { return nil }
+// header begins each file. Written is by the wall clock, the only one that survives a restart.
+type header struct {
+	Format  string    `json:"format"`
+	Version int       `json:"version"`
+	Written time.Time `json:"written"`
+}
+
+// fileState is what is kept of the measured state. Times are by the wall clock.
+type fileState struct {
+	header
+	Sites    []fileSite    `json:"sites"`
+	Services []fileService `json:"services"`
+
+	rtt *fileRTT
+}
+
+type fileSite struct {
+	Name            string    `json:"name"`
+	Agent           string    `json:"agent,omitzero"`
+	ReportAt        time.Time `json:"report_at,omitzero"`
+	Alive           bool      `json:"alive,omitzero"` // it was not dead, or it was dead because gslbd was blind
+	Overloaded      bool      `json:"overloaded,omitzero"`
+	OverloadedSince time.Time `json:"overloaded_since,omitzero"`
+	OverloadedWhy   string    `json:"overloaded_why,omitzero"`
+	HighAt          time.Time `json:"high_at,omitzero"`
+	Shed            float64   `json:"shed,omitzero"`
+}
+
+type fileService struct {
+	Name      string       `json:"name"`
+	Pool      Role         `json:"pool,omitzero"`
+	PoolSince time.Time    `json:"pool_since,omitzero"`
+	PoolWhy   string       `json:"pool_why,omitzero"`
+	Members   []fileMember `json:"members"`
+}
+
+type fileMember struct {
+	Name      string         `json:"name"`
+	Site      string         `json:"site"`
+	Servers   int            `json:"servers,omitzero"`
+	ServersUp int            `json:"servers_up,omitzero"`
+	Counted   bool           `json:"counted,omitzero"` // a report told of servers
+	Health    [2]*fileHealth `json:"health"`           // by Family; null: the member lacks it
+}
+
+type fileHealth struct {
+	Address     netip.Addr  `json:"address,omitzero"`
+	Up          bool        `json:"up,omitzero"`
+	Why         string      `json:"why,omitzero"`
+	Since       time.Time   `json:"since,omitzero"`
+	Recovered   time.Time   `json:"recovered,omitzero"`
+	LastGood    bool        `json:"last_good,omitzero"`
+	Measured    bool        `json:"measured,omitzero"` // before damping and orders
+	MeasuredWhy string      `json:"measured_why,omitzero"`
+	Known       bool        `json:"known,omitzero"` // some source covered it
+	Flips       []time.Time `json:"flips,omitzero"`
+	DampedUntil time.Time   `json:"damped_until,omitzero"`
+	Report      *fileReport `json:"report,omitzero"`
+	Check       *fileCheck  `json:"check,omitzero"`
+}
+
+type fileReport struct {
+	Agent       string    `json:"agent"`
+	State       coverage  `json:"state,omitzero"`
+	SilentSince time.Time `json:"silent_since,omitzero"`
+	Up          bool      `json:"up,omitzero"`
+	Why         string    `json:"why,omitzero"`
+}
+
+type fileCheck struct {
+	Up     bool   `json:"up,omitzero"`
+	EverUp bool   `json:"ever_up,omitzero"`
+	Why    string `json:"why,omitzero"`
+}
+
+// fileRTT is what is kept of the RTT table.
+type fileRTT struct {
+	header
+	Sites []string  `json:"sites"` // the values name them by index
+	Rows  []fileRow `json:"rows"`
+}
+
+type fileRow struct {
+	Network netip.Prefix `json:"network"`
+	Values  []fileValue  `json:"values"`
+}
+
+type fileValue struct {
+	Site    int      `json:"site"`
+	AgeMs   int64    `json:"age_ms"` // of the newest sample, when the file was written
+	Samples []uint32 `json:"us"`     // microseconds, oldest first
+}
+
+// open makes and locks the state directory, and reads what was kept there.
+func (s *Store) open() error {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return fmt.Errorf("state.directory: %w", err)
+	}
+	path := filepath.Join(s.dir, lockFile)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("state.directory: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return fmt.Errorf("state.directory: %s is in use by another gslbd: stop it, or give this one another directory", s.dir)
+		}
+		return fmt.Errorf("state.directory: lock %s: %w", path, err)
+	}
+	s.lock = f
+	var st fileState
+	if s.read(stateFile, stateFormat, &st, &st.header) {
+		s.restored = &st
+		var rtt fileRTT
+		if s.read(rttFile, rttFormat, &rtt, &rtt.header) {
+			st.rtt = &rtt
+		}
+	}
+	return nil
+}
+
+// read reads one kept file into v, whose header is h. It reports whether v is to be used. What cannot be read is kept
+// aside, so that nothing is lost and the next start does not stumble over it again.
+func (s *Store) read(name, format string, v any, h *header) bool {
+	path := filepath.Join(s.dir, name)
+	err := func() error {
+		info, err := os.Stat(path)
+		if err != nil {
+			return err
+		}
+		if info.Size() > maxFile {
+			return fmt.Errorf("%d bytes are more than the %d that a state file may have", info.Size(), maxFile)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return decodeFile(data, format, v, h)
+	}()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false
+	case err != nil:
+		fields := []zap.Field{zap.String("file", path), zap.Error(err)}
+		if err := os.Rename(path, path+".bad"); err == nil {
+			fields = append(fields, zap.String("kept as", path+".bad"))
+		}
+		s.log.Warn("kept state unreadable; starting without it", fields...)
+		return false
+	}
+	if age := time.Since(h.Written); age >= keepFor || age <= -keepFor {
+		s.log.Info("kept state too old; starting without it", zap.String("file", path), zap.Time("written", h.Written))
+		return false
+	}
+	return true
+}
+
+func decodeFile(data []byte, format string, v any, h *header) error {
+	if err := json.Unmarshal(data, v); err != nil {
+		return err
+	}
+	if h.Format != format || h.Version != fileVersion {
+		return fmt.Errorf("format %q version %d, want %q version %d", h.Format, h.Version, format, fileVersion)
+	}
+	return nil
+}
+
+// A keeper writes the kept files. It is owned by Run's second goroutine.
+type keeper struct {
+	s              *Store
+	stateAt, rttAt time.Time // of the last attempt to write
+	failing        bool
+}
+
+// run saves what changes until ctx is done.
+func (k *keeper) run(ctx context.Context) {
+	if k.s.dir == "" {
+		return
+	}
+	k.stateAt, k.rttAt = time.Now(), time.Now()
+	tick := time.NewTicker(saveEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := time.Now()
+		k.note(k.save(now, now.Sub(k.stateAt) >= saveAnyway, now.Sub(k.rttAt) >= saveAnyway))
+	}
+}
+
+// note logs the first failure of a row, and the end of it.
+func (k *keeper) note(err error) {
+	switch {
+	case err != nil && !k.failing:
+		k.s.log.Error("state cannot be kept; trying again", zap.Error(err))
+	case err == nil && k.failing:
+		k.s.log.Info("state kept again")
+	}
+	k.failing = err != nil
+}
+
+// save writes the state if it has changed or anyway, and the round trips if asked to.
+func (k *keeper) save(now time.Time, anyway, rtt bool) error {
+	s := k.s
+	if s.dir == "" {
+		return nil
+	}
+	s.mu.Lock()
+	if !s.configured {
+		s.mu.Unlock()
+		return nil
+	}
+	var st *fileState
+	if s.unsaved || anyway {
+		s.unsaved = false
+		st = s.capture(now)
+	}
+	table := s.rtt
+	names := map[uint16]string{}
+	for _, site := range s.siteOrder {
+		names[site.id] = site.cfg.Name
+	}
+	s.mu.Unlock()
+
+	var errs []error
+	if st != nil {
+		k.stateAt = now
+		if err := s.write(stateFile, st); err != nil {
+			errs = append(errs, err)
+			s.mu.Lock()
+			s.unsaved = true
+			s.mu.Unlock()
+		}
+	}
+	if rtt {
+		k.rttAt = now
+		errs = append(errs, s.write(rttFile, table.capture(names, now)))
+	}
+	return errors.Join(errs...)
+}
+
+// write replaces a kept file whole: whoever reads it finds the old one or the new one, also after a power cut.
+func (s *Store) write(name string, v any) (err error) {
+	path := filepath.Join(s.dir, name)
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("state: encode %s: %w", path, err)
+	}
+	f, err := os.CreateTemp(s.dir, name+".*")
+	if err != nil {
+		return fmt.Errorf("state: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+			err = fmt.Errorf("state: %w", err)
+		}
+	}()
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	dir, err := os.Open(s.dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
+
+// capture returns what is to be kept of the private state. The caller holds mu.
+func (s *Store) capture(now time.Time) *fileState {
+	f := &fileState{header: header{stateFormat, fileVersion, now}}
+	for _, st := range s.siteOrder {
+		f.Sites = append(f.Sites, fileSite{
+			Name: st.cfg.Name, Agent: st.holder, ReportAt: st.reportAt,
+			Alive:      !st.reportAt.IsZero() && (st.freshness != Dead || s.blind.on),
+			Overloaded: st.overloaded, OverloadedSince: st.overloadedSince, OverloadedWhy: st.overloadedWhy,
+			HighAt: st.highAt, Shed: st.shed,
+		})
+	}
+	for _, svc := range s.svcOrder {
+		fs := fileService{Name: svc.cfg.Name, Pool: svc.pool, PoolSince: svc.poolSince, PoolWhy: svc.poolWhy}
+		for _, m := range svc.members {
+			fm := fileMember{
+				Name: m.cfg.Name, Site: m.site.cfg.Name,
+				Counted: m.servers.known, Servers: m.servers.size, ServersUp: m.servers.up,
+			}
+			for f := range m.health {
+				if m.has(Family(f)) {
+					fm.Health[f] = m.health[f].capture(m.cfg.Addresses[f])
+				}
+			}
+			fs.Members = append(fs.Members, fm)
+		}
+		f.Services = append(f.Services, fs)
+	}
+	return f
+}
+
+func (h *health) capture(addr netip.Addr) *fileHealth {
+	f := &fileHealth{
+		Address: addr, Up: h.up, Why: h.why, Since: h.since, Recovered: h.recovered, LastGood: h.lastGood,
+		Measured: h.raw, MeasuredWhy: h.rawWhy, Known: h.known, Flips: append([]time.Time(nil), h.flips...), DampedUntil: h.dampedUntil,
+	}
+	if r := h.report; r.ever {
+		f.Report = &fileReport{r.agent, r.state, r.silentSince, r.up, r.why}
+	}
+	if c := h.check; c.has {
+		f.Check = &fileCheck{c.up, c.everUp, c.why}
+	}
+	return f
+}
+
+// A clock turns kept times, which are by the wall clock, into ones that have a monotonic reading, so that ages count on
+// that. Nothing that is past lies in the future: the wall clock may have been set back in between.
+type clock struct{ now time.Time }
+
+func (c clock) past(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return c.now.Add(min(t.Sub(c.now.Round(0)), 0))
+}
+
+func (c clock) until(t time.Time, most time.Duration) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return c.now.Add(min(t.Sub(c.now.Round(0)), most))
+}
+
+// restore puts back what was kept of what is still configured. A site that was alive is stale for dead_after: its
+// members keep their state until a source speaks or that time is over, and then on_dead decides as if the site had
+// died. The caller holds mu.
+func (s *Store) restore(f *fileState, now time.Time) {
+	c := clock{now}
+	for _, fst := range f.Sites {
+		st := s.sites[fst.Name]
+		if st == nil || fst.ReportAt.IsZero() {
+			continue
+		}
+		st.holder = fst.Agent
+		st.reportAt = c.past(fst.ReportAt)
+		st.since = now
+		if fst.Alive {
+			st.freshness, st.graceUntil = Stale, now.Add(s.cfg.DeadAfter)
+		} else {
+			// It died before the restart; the time is not known, and long enough ago to be no sign of blindness.
+			st.freshness, st.graceUntil, st.deadAt = Dead, now, now.Add(-s.cfg.DeadAfter)
+		}
+		if st.cfg.SessionsLimit == 0 && st.cfg.BandwidthLimit == 0 {
+			continue
+		}
+		st.loadAt = now
+		st.overloaded, st.overloadedWhy = fst.Overloaded, fst.OverloadedWhy
+		st.overloadedSince, st.highAt = c.past(fst.OverloadedSince), c.past(fst.HighAt)
+		if st.cfg.ShedFrom > 0 {
+			st.shed = min(max(fst.Shed, 0), 1)
+		}
+	}
+	for _, fs := range f.Services {
+		svc := s.services[fs.Name]
+		if svc == nil {
+			continue
+		}
+		if svc.hasBackups && fs.Pool <= Backup && !fs.PoolSince.IsZero() {
+			svc.poolSet, svc.pool, svc.poolSince, svc.poolWhy = true, fs.Pool, c.past(fs.PoolSince), fs.PoolWhy
+		}
+		for _, fm := range fs.Members {
+			m := svc.byName[fm.Name]
+			if m == nil || m.cfg.Site != fm.Site {
+				continue
+			}
+			if fm.Counted && fm.Servers >= 0 && fm.Servers <= math.MaxInt32 {
+				m.servers = serverCount{known: true, up: min(max(fm.ServersUp, 0), fm.Servers), size: fm.Servers}
+			}
+			for fam, fh := range fm.Health {
+				if fh != nil && m.has(Family(fam)) {
+					m.health[fam].restore(fh, c, svc.cfg.HasCheck, fh.Address == m.cfg.Addresses[fam])
+				}
+			}
+		}
+	}
+	if f.rtt != nil {
+		s.rtt.restore(f.rtt, s.sites, now)
+	}
+	s.info("kept state restored", zap.Duration("age", max(now.Sub(f.Written), 0)))
+}
+
+func (h *health) restore(f *fileHealth, c clock, hasCheck, sameAddress bool) {
+	if !f.Known || (f.Report == nil && (f.Check == nil || !hasCheck)) {
+		return // it was never measured, or its only source is no longer configured
+	}
+	h.resolved, h.raw, h.rawWhy, h.known = true, f.Measured, f.MeasuredWhy, true
+	h.set, h.up, h.why, h.lastGood = true, f.Up, f.Why, f.LastGood
+	h.since, h.recovered = c.past(f.Since), c.past(f.Recovered)
+	for _, t := range f.Flips[:min(len(f.Flips), flapLimit)] {
+		h.flips = append(h.flips, c.past(t))
+	}
+	h.dampedUntil = c.until(f.DampedUntil, flapHold)
+	if r := f.Report; r != nil && r.State <= coverageUnlisted {
+		h.report = reportSource{ever: true, agent: r.Agent, state: r.State, silentSince: c.past(r.SilentSince), up: r.Up, why: r.Why}
+	}
+	if k := f.Check; k != nil && hasCheck && sameAddress {
+		h.check = checkSource{has: true, up: k.Up, everUp: k.EverUp, why: k.Why}
+	}
+}
+
+// capture returns what is to be kept of the table: the networks that asked here.
+func (t *RTTTable) capture(names map[uint16]string, now time.Time) *fileRTT {
+	f := &fileRTT{header: header{rttFormat, fileVersion, now}}
+	index := map[uint16]int{}
+	t.each(func(e *rttEntry) {
+		row := e.row.Load()
+		if e.owner >= 0 || row == nil {
+			return
+		}
+		var values []fileValue
+		for i := range row.Values {
+			v := &row.Values[i]
+			age := now.Sub(v.Newest)
+			name, ok := names[v.SiteID]
+			if !ok || age >= keepFor {
+				continue
+			}
+			at, ok := index[v.SiteID]
+			if !ok {
+				at = len(f.Sites)
+				index[v.SiteID] = at
+				f.Sites = append(f.Sites, name)
+			}
+			fv := fileValue{Site: at, AgeMs: max(age, 0).Milliseconds()}
+			for _, us := range v.samples[:v.n] {
+				fv.Samples = append(fv.Samples, uint32(us))
+			}
+			values = append(values, fv)
+		}
+		if len(values) > 0 {
+			f.Rows = append(f.Rows, fileRow{t.Key(e.addr()), values})
+		}
+	})
+	return f
+}
+
+// restore puts kept round trips back, older by the time since they were written.
+func (t *RTTTable) restore(f *fileRTT, sites map[string]*site, now time.Time) {
+	since := max(now.Sub(f.Written), 0)
+	for _, row := range f.Rows {
+		if t.Key(row.Network.Addr()) != row.Network {
+			continue // of other prefix lengths
+		}
+		for _, v := range row.Values {
+			if v.Site < 0 || v.Site >= len(f.Sites) || v.AgeMs < 0 || v.AgeMs > keepFor.Milliseconds() {
+				continue
+			}
+			st := sites[f.Sites[v.Site]]
+			if st == nil {
+				continue
+			}
+			age := since + time.Duration(v.AgeMs)*time.Millisecond
+			for i, us := range v.Samples[:min(len(v.Samples), rttSamples)] {
+				// The older samples only need to be older, and not to look like the same one sent again.
+				older := time.Duration(len(v.Samples)-1-i) * time.Second
+				t.add(st.id, &RTTSample{Resolver: row.Network.Addr(), RTT: time.Duration(us) * time.Microsecond, Age: age + older}, now, f.Written, 0)
+			}
+		}
+	}
+}

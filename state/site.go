@@ -226,7 +226,7 @@ func (st *site) measure() (u float64, why string, ok bool) {
 }
 
 // reconfigured drops what new thresholds make meaningless. What the last report says is judged again with the next.
-func (st *site) reconfigured(time.Time) {
+func (st *site) reconfigured() {
 	if st.cfg.SessionsLimit == 0 && st.cfg.BandwidthLimit == 0 {
 		st.overloaded, st.overloadedSince, st.overloadedWhy = false, time.Time{}, ""
 		st.loadAt, st.shed = time.Time{}, 0
@@ -249,7 +249,7 @@ func (s *Store) evalSite(st *site, now time.Time) {
 			s.takeOver(st, best)
 		}
 	}
-	f := st.freshness
+	var f Freshness
 	staleAt, deadAt := st.reportAt.Add(s.cfg.StaleAfter), st.reportAt.Add(s.cfg.DeadAfter)
 	switch {
 	case st.reportAt.IsZero():

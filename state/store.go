@@ -229,13 +229,16 @@ func (s *Store) Run(ctx context.Context) error {
 	defer s.Close()
 	start := time.Now()
 	nextTick, nextSweep := start.Add(tickEvery), start.Add(sweepEvery)
-	keep := newKeeper(s, start)
+	keep := &keeper{s: s}
+	var keeping sync.WaitGroup
+	keeping.Go(func() { keep.run(ctx) }) // a slow disk must not hold up publications
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return keep.save(time.Now())
+			keeping.Wait()
+			return keep.save(time.Now(), true, true)
 		case <-s.wake:
 		case <-timer.C:
 		}
@@ -252,7 +255,6 @@ func (s *Store) Run(ctx context.Context) error {
 		if next.IsZero() || nextTick.Before(next) {
 			next = nextTick
 		}
-		keep.maybe(now)
 		timer.Reset(time.Until(next))
 	}
 }

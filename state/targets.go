@@ -87,15 +87,14 @@ type targetSite struct {
 
 // A target is one client network, and the resolver in it that stands for it.
 type target struct {
-	addr        netip.Addr
-	asked       time.Time
-	reached     time.Time // when a site last reached it
-	silentUntil time.Time
-	dropped     bool // no longer a target; queues still hold it
-	epoch       uint64
-	services    []uint32
-	sites       []uint16 // that are to probe it
-	probes      []probe
+	addr       netip.Addr
+	asked      time.Time
+	reached    time.Time // when a site last reached it
+	dropped    bool      // no longer a target; queues still hold it
+	epoch      uint64    // of candidates
+	candidates []uint16  // the sites of the services that were asked for
+	sites      []uint16  // those of them that are to probe it
+	probes     []probe   // of sites, and of those that once were
 }
 
 // A probe is what one site did about a target.
@@ -106,14 +105,20 @@ type probe struct {
 	ok     bool // the result at at
 }
 
+// probe returns what the site did, or nil if it was never to probe t.
 func (t *target) probe(site uint16) *probe {
 	for i := range t.probes {
 		if t.probes[i].site == site {
 			return &t.probes[i]
 		}
 	}
-	t.probes = append(t.probes, probe{site: site})
-	return &t.probes[len(t.probes)-1]
+	return nil
+}
+
+// silent reports whether the site's last result was a loss, and no site has reached t for two refreshes. A site that
+// reaches nobody, because its ICMP is blocked, therefore silences a resolver for itself only.
+func (t *target) silent(p *probe, now time.Time, refresh time.Duration) bool {
+	return !p.at.IsZero() && !p.ok && now.Sub(t.reached) >= 2*refresh
 }
 
 // A queue holds a site's targets by when they are due.
@@ -257,16 +262,24 @@ func (ts *targets) ask(addr netip.Addr, service uint32, twice bool, now time.Tim
 		}
 		t = &target{addr: addr}
 		ts.all[key] = t
-	case t.addr != addr && t.reached.IsZero() && now.Before(t.silentUntil):
+	case t.addr != addr && slices.ContainsFunc(t.probes, func(p probe) bool { return t.silent(&p, now, ts.cfg.Refresh) }):
 		// The one that stood for the network is silent; perhaps this one is not.
-		t.addr, t.silentUntil = addr, time.Time{}
+		t.addr = addr
+		for i := range t.probes {
+			t.probes[i].at = time.Time{}
+		}
 	}
 	t.asked = now
 	if t.epoch != ts.epoch {
-		t.epoch, t.services = ts.epoch, nil
+		t.epoch, t.candidates = ts.epoch, nil
 	}
-	if !slices.Contains(t.services, service) {
-		t.services = append(t.services, service)
+	known := len(t.candidates)
+	for _, id := range sites {
+		if !slices.Contains(t.candidates, id) {
+			t.candidates = append(t.candidates, id)
+		}
+	}
+	if len(t.candidates) > known {
 		ts.assign(t, now)
 	}
 }
@@ -289,26 +302,21 @@ func (ts *targets) makeRoom() {
 	}
 }
 
-// assign chooses the sites that probe t: the nearest among those of the services that were asked for. Those whose
-// distance is unknown come last, in a stable order.
+// assign chooses the sites that probe t: the nearest of the candidates. Those whose distance is unknown come last, in a
+// stable order.
 func (ts *targets) assign(t *target, now time.Time) {
 	type near struct {
 		id       uint16
 		distance float64
 	}
-	var sites []near
+	sites := make([]near, 0, len(t.candidates))
 	where := ts.geo.Lookup(t.addr).Location
-	for _, service := range t.services {
-		for _, id := range ts.services[service] {
-			if slices.ContainsFunc(sites, func(n near) bool { return n.id == id }) {
-				continue
-			}
-			n := near{id: id, distance: geo.EarthRadiusKm * 4}
-			if at := ts.sites[id].location; where != nil && at != nil && where.HasCoordinates && at.HasCoordinates {
-				n.distance = geo.DistanceKm(where, at)
-			}
-			sites = append(sites, n)
+	for _, id := range t.candidates {
+		n := near{id: id, distance: geo.EarthRadiusKm * 4} // farther than anything on the globe
+		if at := ts.sites[id].location; where != nil && at != nil && where.HasCoordinates && at.HasCoordinates {
+			n.distance = geo.DistanceKm(where, at)
 		}
+		sites = append(sites, n)
 	}
 	slices.SortStableFunc(sites, func(a, b near) int {
 		return cmp.Or(cmp.Compare(a.distance, b.distance), cmp.Compare(a.id, b.id))
@@ -316,7 +324,12 @@ func (ts *targets) assign(t *target, now time.Time) {
 	t.sites = t.sites[:0]
 	for _, n := range sites[:min(len(sites), ts.cfg.MaxSites)] {
 		t.sites = append(t.sites, n.id)
-		if p := t.probe(n.id); !p.queued {
+		p := t.probe(n.id)
+		if p == nil {
+			t.probes = append(t.probes, probe{site: n.id})
+			p = &t.probes[len(t.probes)-1]
+		}
+		if !p.queued {
 			p.queued = true
 			due := now
 			if !p.at.IsZero() {
@@ -337,7 +350,7 @@ func (ts *targets) push(site uint16, item queued) {
 }
 
 // take returns what the site shall measure now. Each target is due again a refresh later, whether or not its result
-// comes back.
+// comes back; one that this site did not reach, and no other either, silent_for after that.
 func (ts *targets) take(site uint16, now time.Time) []ProbeTarget {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -348,12 +361,13 @@ func (ts *targets) take(site uint16, now time.Time) []ProbeTarget {
 	var out []ProbeTarget
 	for len(*q) > 0 && len(out) < maxProbes && !now.Before((*q)[0].due) {
 		t := (*q)[0].t
+		p := t.probe(site)
 		switch {
 		case t.dropped || !slices.Contains(t.sites, site):
 			heap.Pop(q)
-			t.probe(site).queued = false
-		case now.Before(t.silentUntil):
-			(*q)[0].due = t.silentUntil
+			p.queued = false
+		case t.silent(p, now, ts.cfg.Refresh) && now.Before(p.at.Add(ts.cfg.SilentFor)):
+			(*q)[0].due = p.at.Add(ts.cfg.SilentFor)
 			heap.Fix(q, 0)
 		default:
 			out = append(out, ProbeTarget{Resolver: t.addr})
@@ -380,19 +394,17 @@ func (ts *targets) record(site uint16, samples []RTTSample, now time.Time) {
 		s := &samples[i]
 		var asked time.Time
 		if t := ts.all[ts.table.Key(s.Resolver)]; t != nil {
+			p := t.probe(site)
+			if p == nil { // not among the sites that are to probe it: another gslbd asked for this
+				continue
+			}
 			asked = t.asked
 			at := now.Add(-s.Age)
-			if p := t.probe(site); !at.Before(p.at) {
+			if !at.Before(p.at) {
 				p.at, p.ok = at, !s.Lost
 			}
-			switch {
-			case !s.Lost:
-				t.silentUntil = time.Time{}
-				if at.After(t.reached) {
-					t.reached = at
-				}
-			case s.Resolver.Unmap() == t.addr && now.Sub(t.reached) >= 2*ts.cfg.Refresh:
-				t.silentUntil = at.Add(ts.cfg.SilentFor)
+			if !s.Lost && at.After(t.reached) {
+				t.reached = at
 			}
 		}
 		ts.table.add(site, s, now, asked, quota)
