@@ -1,0 +1,287 @@
+// Command gslbctl shows and steers running gslbd servers over their admin interface.
+//
+//	gslbctl status                               everything, what is wrong first
+//	gslbctl explain NAME [--client IP] [--ecs PREFIX] [--type AAAA]
+//	gslbctl rtt RESOLVER                         round trips from the sites to a resolver's network
+//	gslbctl reload                               load the configuration again
+//	gslbctl version
+//
+// With --json it prints what the server said; with several servers, a list with one entry a server. The exit status is
+// 0 when everything was done, 1 when something was refused or failed at any server, 2 for wrong usage.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"gslbd/admin"
+)
+
+// version is set by the linker, see the Makefile.
+var version = "unknown"
+
+const defaultServer = "http://127.0.0.1:8053"
+
+// A usageError exits with status 2.
+type usageError struct{ error }
+
+// errFailed exits with status 1. What failed was printed already, server by server.
+var errFailed = errors.New("failed")
+
+func main() { os.Exit(run()) }
+
+// run runs the command and returns the exit status.
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	err := command().ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errFailed):
+		return 1
+	}
+	fmt.Fprintf(os.Stderr, "gslbctl: %v\n", err)
+	if errors.As(err, new(usageError)) {
+		return 2
+	}
+	return 1
+}
+
+// settings are the flags that all commands have.
+type settings struct {
+	servers   []string
+	tokenFile string
+	timeout   time.Duration
+	json      bool
+}
+
+func command() *cobra.Command {
+	set := new(settings)
+	root := &cobra.Command{
+		Use:           "gslbctl",
+		Short:         "shows and steers gslbd",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return usage(cmd, errors.New("which command?"))
+		},
+	}
+	flags := root.PersistentFlags()
+	flags.StringArrayVar(&set.servers, "server", nil, "URL of a gslbd's admin.listen; may repeat (environment GSLBCTL_SERVER, separated by commas; default "+defaultServer+")")
+	flags.StringVar(&set.tokenFile, "token-file", "", "file that holds the token of admin.token_file; not needed on the same machine")
+	flags.DurationVar(&set.timeout, "timeout", 10*time.Second, "how long a server may take")
+	flags.BoolVar(&set.json, "json", false, "print JSON")
+	root.SetFlagErrorFunc(usage)
+	root.CompletionOptions.DisableDefaultCmd = true
+
+	status := &cobra.Command{
+		Use:   "status",
+		Short: "show services, members and sites, what is wrong first",
+		Args:  exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return ask(cmd, set, http.MethodGet, "/v1/status", showStatus)
+		},
+	}
+	reload := &cobra.Command{
+		Use:   "reload",
+		Short: "load the configuration again; one that is wrong changes nothing",
+		Args:  exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return ask(cmd, set, http.MethodPost, "/v1/reload", showReload)
+		},
+	}
+	rtt := &cobra.Command{
+		Use:   "rtt RESOLVER",
+		Short: "show the round trips from the sites to a resolver's network",
+		Args:  exactly("RESOLVER"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := netip.ParseAddr(args[0]); err != nil {
+				return usage(cmd, fmt.Errorf("RESOLVER: %q is not an IP address", args[0]))
+			}
+			return ask(cmd, set, http.MethodGet, "/v1/rtt?"+url.Values{"resolver": args}.Encode(), showRTT)
+		},
+	}
+	root.AddCommand(status, explainCommand(set), rtt, reload, &cobra.Command{
+		Use:   "version",
+		Short: "print the version",
+		Args:  exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := version
+			if info, ok := debug.ReadBuildInfo(); ok {
+				v += " " + info.GoVersion
+			}
+			if set.json {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]string{"version": v})
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "gslbctl "+v)
+			return nil
+		},
+	})
+	return root
+}
+
+func explainCommand(set *settings) *cobra.Command {
+	var client, ecs, kind string
+	cmd := &cobra.Command{
+		Use:   "explain NAME",
+		Short: "show how a query for NAME would be decided now, metric by metric",
+		Args:  exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			query := url.Values{"name": args}
+			for name, value := range map[string]string{"client": client, "ecs": ecs, "type": kind} {
+				if value != "" {
+					query.Set(name, value)
+				}
+			}
+			return ask(cmd, set, http.MethodGet, "/v1/explain?"+query.Encode(), showExplanation)
+		},
+	}
+	cmd.Flags().StringVar(&client, "client", "", "address of the resolver that asks (default: this machine as the server sees it)")
+	cmd.Flags().StringVar(&ecs, "ecs", "", "client subnet that the resolver passes on, such as 203.0.113.0/24")
+	cmd.Flags().StringVar(&kind, "type", "A", "A or AAAA")
+	return cmd
+}
+
+func usage(cmd *cobra.Command, err error) error {
+	return usageError{fmt.Errorf("%w\n\n%s", err, strings.TrimSpace(cmd.UsageString()))}
+}
+
+// exactly accepts as many arguments as there are names.
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(names):
+			return usage(cmd, fmt.Errorf("%s is missing", names[len(args)]))
+		case len(args) > len(names) && !cmd.HasParent():
+			return usage(cmd, fmt.Errorf("%q is not a command", args[0]))
+		case len(args) > len(names):
+			return usage(cmd, fmt.Errorf("%q is one argument too many", args[len(names)]))
+		}
+		return nil
+	}
+}
+
+// addresses returns the servers to ask.
+func (set *settings) addresses() ([]string, error) {
+	servers := set.servers
+	if len(servers) == 0 {
+		for s := range strings.SplitSeq(os.Getenv("GSLBCTL_SERVER"), ",") {
+			if s = strings.TrimSpace(s); s != "" {
+				servers = append(servers, s)
+			}
+		}
+	}
+	if len(servers) == 0 {
+		servers = []string{defaultServer}
+	}
+	urls := make([]string, len(servers))
+	for i, s := range servers {
+		full := s
+		if !strings.Contains(s, "://") {
+			full = "http://" + s
+		}
+		u, err := url.Parse(full)
+		if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+			return nil, fmt.Errorf("--server: %q is not a URL such as %s", s, defaultServer)
+		}
+		urls[i] = u.Scheme + "://" + u.Host
+	}
+	return urls, nil
+}
+
+// ask sends one request to every server and prints every answer in turn. show renders a good one for people.
+func ask[T any](cmd *cobra.Command, set *settings, method, path string, show func(server string, v T) string) error {
+	servers, err := set.addresses()
+	if err != nil {
+		return usageError{err}
+	}
+	c, err := newClient(set)
+	if err != nil {
+		return err
+	}
+	defer c.http.CloseIdleConnections()
+
+	// An entry is one server's answer in the JSON of several servers.
+	type entry struct {
+		Server string          `json:"server"`
+		Answer json.RawMessage `json:"answer,omitempty"`
+		Error  string          `json:"error,omitempty"`
+	}
+	entries := make([]entry, len(servers))
+	failed := false
+	for i, server := range servers {
+		body, err := c.do(cmd.Context(), method, server+path)
+		var v T
+		if err == nil {
+			if err = json.Unmarshal(body, &v); err != nil {
+				err = fmt.Errorf("the answer is not that of this version of gslbd: %w", err)
+			}
+		}
+		entries[i] = entry{Server: server, Answer: body}
+		if err != nil {
+			failed = true
+			entries[i] = entry{Server: server, Error: err.Error()}
+			printf(cmd.ErrOrStderr(), "gslbctl: %s: %v\n", server, err)
+			continue
+		}
+		if !set.json {
+			if i > 0 {
+				printf(cmd.OutOrStdout(), "\n")
+			}
+			printf(cmd.OutOrStdout(), "%s", show(server, v))
+		}
+	}
+	if set.json {
+		var v any = entries
+		if len(servers) == 1 {
+			v = entries[0].Answer
+		}
+		if len(servers) > 1 || !failed {
+			enc := json.NewEncoder(cmd.OutOrStdout())
+			enc.SetIndent("", "  ")
+			if err := enc.Encode(v); err != nil {
+				return err
+			}
+		}
+	}
+	if failed {
+		return errFailed
+	}
+	return nil
+}
+
+// printf prints for people. What servers and sites say of themselves must not steer the terminal.
+func printf(w io.Writer, format string, args ...any) {
+	_, _ = io.WriteString(w, strings.Map(func(r rune) rune {
+		if r != '\n' && !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, fmt.Sprintf(format, args...)))
+}
+
+func showReload(server string, v admin.Reloaded) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: reloaded\n", server)
+	for _, w := range v.Warnings {
+		b.WriteString(wrap("  warning: ", w))
+	}
+	return b.String()
+}

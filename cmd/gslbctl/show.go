@@ -1,0 +1,302 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"gslbd/admin"
+	"gslbd/policy"
+)
+
+// width is how many columns the output uses at most, where it can be broken.
+const width = 100
+
+// showStatus renders a status: first what is wrong, then everything.
+func showStatus(server string, st admin.Status) string {
+	var b strings.Builder
+	ready := "ready"
+	if !st.Ready {
+		ready = "NOT READY"
+	}
+	fmt.Fprintf(&b, "gslbd %s at %s: %s, up %s, configuration %d\n", st.Version, server, ready, span(time.Duration(st.UptimeSeconds)*time.Second), st.ConfigEpoch)
+	if len(st.Problems) == 0 {
+		b.WriteString("Nothing is wrong.\n")
+	}
+	for _, p := range st.Problems {
+		since := ""
+		if !p.Since.IsZero() {
+			since = " (for " + span(st.Time.Sub(p.Since)) + ")"
+		}
+		b.WriteString(wrap(fmt.Sprintf("  %-9s ", p.Severity), p.Subject+": "+p.Text+since))
+	}
+	for _, svc := range st.Services {
+		fmt.Fprintf(&b, "\n%s: policy %s, ttl %d, pool %s (%s)\n", svc.Name, svc.Policy, svc.TTL, svc.Pool, svc.PoolWhy)
+		if len(svc.Aliases) > 0 {
+			b.WriteString(wrap("  also ", strings.Join(svc.Aliases, ", ")))
+		}
+		showMembers(&b, svc.Members, st.Time)
+	}
+	if len(st.Sites) > 0 {
+		b.WriteString("\n")
+		showSites(&b, st.Sites)
+	}
+	return b.String()
+}
+
+func showMembers(b *strings.Builder, members []admin.Member, now time.Time) {
+	rows := [][]string{{"MEMBER", "SITE", "ADDRESS", "STATE", "FOR", "SERVERS", "WHY"}}
+	for _, m := range members {
+		servers := "-"
+		if m.Servers != nil && m.ServersUp != nil {
+			servers = fmt.Sprintf("%d/%d", *m.ServersUp, *m.Servers)
+		}
+		for i, a := range m.Addresses {
+			address := m.CNAME
+			if address == "" {
+				address = a.Address.String()
+			} else {
+				address += " " + a.Family
+			}
+			row := []string{m.Name, m.Site, address, memberState(&m, &a), since(a.Since, now), servers, a.Why}
+			if i > 0 {
+				row[0], row[1], row[5] = "", "", ""
+			}
+			rows = append(rows, row)
+		}
+	}
+	table(b, rows)
+}
+
+// memberState says what the member is in one family: measured, ordered, or waiting in the other pool.
+func memberState(m *admin.Member, a *admin.Address) string {
+	s := "DOWN"
+	if a.Up {
+		s = "up"
+	}
+	switch {
+	case m.Forced != "":
+		s += ", forced " + m.Forced
+	case !m.InPool:
+		s += ", " + m.Role + " waits"
+	case m.Weight == 0:
+		s += ", weight 0"
+	}
+	return s
+}
+
+func showSites(b *strings.Builder, sites []admin.Site) {
+	rows := [][]string{{"SITE", "ZONE", "REPORT", "AGE", "AGENT", "SESSIONS", "IN", "OUT", "USED", "NOTES"}}
+	for _, s := range sites {
+		row := []string{s.Name, cmp.Or(s.Zone, "-"), s.Report, "-", cmp.Or(s.Agent, "-"), "-", "-", "-", "-", ""}
+		if s.ReportAge != nil {
+			row[3] = span(time.Duration(*s.ReportAge * float64(time.Second)))
+		}
+		if s.Load != nil {
+			if s.Load.Sessions != nil {
+				row[5] = scaled(float64(*s.Load.Sessions), "")
+			}
+			if s.Load.BitsPerSecondIn != nil {
+				row[6] = scaled(float64(*s.Load.BitsPerSecondIn), "bps")
+			}
+			if s.Load.BitsPerSecondOut != nil {
+				row[7] = scaled(float64(*s.Load.BitsPerSecondOut), "bps")
+			}
+		}
+		if s.Utilisation != nil {
+			row[8] = fmt.Sprintf("%.0f %%", *s.Utilisation*100)
+		}
+		var notes []string
+		if s.Overloaded {
+			notes = append(notes, "overloaded")
+		}
+		if s.Shed > 0 {
+			notes = append(notes, fmt.Sprintf("sheds %.0f %%", s.Shed*100))
+		}
+		if s.RTTBlind {
+			notes = append(notes, "rtt-blind")
+		}
+		row[9] = strings.Join(notes, ", ")
+		rows = append(rows, row)
+	}
+	table(b, rows)
+}
+
+// showExplanation renders a decision: whom it is for, the constraints, a line for each metric, the answer.
+func showExplanation(_ string, e admin.Explanation) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s", e.Name, e.Type)
+	if e.Service != e.Name {
+		fmt.Fprintf(&b, ", service %s", e.Service)
+	}
+	fmt.Fprintf(&b, ", policy %s\n", e.Policy)
+	client := "ldns " + e.Client.LDNS.String()
+	if e.Client.ECS.IsValid() {
+		client += ", ecs " + e.Client.ECS.String()
+		client += ", decided by " + e.Client.Used
+		if e.Client.Why != "" {
+			client += ", because " + e.Client.Why
+		}
+	}
+	b.WriteString(wrap("client   ", client))
+
+	b.WriteString("\n")
+	steps := append(e.Trace.Constraints[:len(e.Trace.Constraints):len(e.Trace.Constraints)], e.Trace.Steps...)
+	var column [2]int
+	for _, s := range steps {
+		column[0] = max(column[0], len(s.Metric))
+		column[1] = max(column[1], len(s.Verdict))
+	}
+	for i, s := range steps {
+		if i == len(e.Trace.Constraints) {
+			b.WriteString("\n")
+		}
+		b.WriteString(wrap(fmt.Sprintf("%-*s  %-*s  ", column[0], s.Metric, column[1], s.Verdict), stepText(&s)))
+	}
+	if e.Trace.OnAllDown != "" {
+		b.WriteString(wrap("\nall down: ", e.Trace.OnAllDown))
+	}
+
+	b.WriteString("\n")
+	facts := fmt.Sprintf("ttl %d, settled by %s", e.Answer.TTL, e.Answer.Reason)
+	if e.Answer.Scope != nil {
+		facts += fmt.Sprintf(", ecs scope /%d", *e.Answer.Scope)
+	}
+	var records []string
+	for _, r := range e.Answer.Records {
+		if r.Member != "" {
+			r.Data += " (" + r.Member + ")"
+		}
+		records = append(records, r.Data)
+	}
+	what := strings.Join(records, ", ")
+	if e.Answer.Kind != "answer" {
+		what = strings.TrimSpace(strings.ToUpper(e.Answer.Kind) + " " + what)
+	}
+	b.WriteString(wrap("answer   ", what+"; "+facts))
+	return b.String()
+}
+
+// stepText says who was kept and who fell in a step, with the numbers.
+func stepText(s *policy.TraceStep) string {
+	var parts []string
+	if s.Verdict != policy.VerdictDisabled && s.Verdict != policy.VerdictNotConsulted {
+		if len(s.Kept) > 0 {
+			parts = append(parts, "kept "+memberList(s.Kept))
+		}
+		if len(s.Fell) > 0 {
+			parts = append(parts, "fell "+memberList(s.Fell))
+		}
+	}
+	text := strings.Join(parts, "; ")
+	if s.Note != "" {
+		text += " [" + s.Note + "]"
+	}
+	return text
+}
+
+func memberList(members []policy.TraceMember) string {
+	list := make([]string, len(members))
+	for i, m := range members {
+		list[i] = m.Member
+		if m.Number != "" {
+			list[i] += " " + m.Number
+		}
+		if m.Note != "" {
+			list[i] += " (" + m.Note + ")"
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+func showRTT(_ string, v admin.RTTs) string {
+	if len(v.Sites) == 0 {
+		return fmt.Sprintf("No site has measured %s (network %s).\n", v.Resolver, v.Network)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, network %s\n", v.Resolver, v.Network)
+	rows := [][]string{{"SITE", "RTT", "AGE"}}
+	for _, s := range v.Sites {
+		rows = append(rows, []string{s.Site, fmt.Sprintf("%.1f ms", s.RTTMS), span(time.Duration(s.Age * float64(time.Second)))})
+	}
+	table(&b, rows)
+	return b.String()
+}
+
+// table writes rows in columns, indented. The last column is cut at 120 columns: what is cut there stands whole among
+// the problems and in the JSON.
+func table(b *strings.Builder, rows [][]string) {
+	var t strings.Builder
+	w := tabwriter.NewWriter(&t, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(w, "  "+strings.Join(row, "\t"))
+	}
+	_ = w.Flush() // a Builder does not fail
+	for line := range strings.Lines(t.String()) {
+		line = strings.TrimRight(line, " \n")
+		if runes := []rune(line); len(runes) > 120 {
+			line = string(runes[:119]) + "…"
+		}
+		b.WriteString(line + "\n")
+	}
+}
+
+// wrap breaks text at blanks into lines of at most width columns, under head.
+func wrap(head, text string) string {
+	indent := strings.Repeat(" ", utf8.RuneCountInString(strings.TrimLeft(head, "\n")))
+	var b strings.Builder
+	b.WriteString(head)
+	column := len(indent)
+	for i, word := range strings.Fields(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case column+1+n > width:
+			b.WriteString("\n" + indent)
+			column = len(indent)
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += n
+	}
+	return strings.TrimRight(b.String(), " ") + "\n"
+}
+
+// since writes how long ago t was, "-" if never.
+func since(t, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return span(now.Sub(t))
+}
+
+// span writes a duration in its two largest units, since nobody needs the seconds of a week.
+func span(d time.Duration) string {
+	d = max(0, d).Round(time.Second)
+	s := int64(d / time.Second)
+	switch {
+	case s < 60:
+		return fmt.Sprintf("%ds", s)
+	case s < 3600:
+		return fmt.Sprintf("%dm%ds", s/60, s%60)
+	case s < 86400:
+		return fmt.Sprintf("%dh%dm", s/3600, s%3600/60)
+	}
+	return fmt.Sprintf("%dd%dh", s/86400, s%86400/3600)
+}
+
+// scaled writes a number with a decimal prefix, as the configuration does: 900Mbps.
+func scaled(v float64, unit string) string {
+	for _, prefix := range []string{"", "k", "M", "G"} {
+		if v < 1000 {
+			return fmt.Sprintf("%.4g%s%s", v, prefix, unit)
+		}
+		v /= 1000
+	}
+	return fmt.Sprintf("%.4gT%s", v, unit)
+}
