@@ -337,8 +337,10 @@ func (r *Receiver) admit(req *http.Request) (*siteState, *refusal) {
 		return site, refuse(unauthorized, noToken)
 	case !local:
 		return site, refuse(forbidden, "the site has no token, so its reports are accepted from loopback addresses only: set sites[].token_file")
-	case req.Header.Get("Origin") != "" || !localHost(req.Host):
+	case req.Header.Get("Origin") != "":
 		return site, refuse(forbidden, "the request comes from a web page")
+	case !localHost(req.Host):
+		return site, refuse(forbidden, "Host: %q does not name this machine: use its address or localhost, or give the site a token", shorten(req.Host))
 	}
 	if media, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || media != "application/json" {
 		return site, refuse(unsupported, `send "Content-Type: application/json"`)

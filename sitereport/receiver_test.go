@@ -122,7 +122,7 @@ func TestReceiverAdmits(t *testing.T) {
 		{"no token configured, one presented", request{path: lab, body: `{"site":"lab"}`, header: token("Bearer ")}, 403, "the site has no token"},
 		{"token of another site at one without", request{path: lab, body: `{"site":"lab"}`, from: "127.0.0.1:5", header: token("Bearer token of seoul")}, 403, "the token is that of another site"},
 		{"web page", request{path: lab, body: `{"site":"lab"}`, from: "127.0.0.1:5", header: map[string]string{"Origin": "http://evil.example"}}, 403, "the request comes from a web page"},
-		{"rebound name", request{path: lab, body: `{"site":"lab"}`, from: "127.0.0.1:5", header: map[string]string{"Host": "evil.example:8054"}}, 403, "the request comes from a web page"},
+		{"rebound name", request{path: lab, body: `{"site":"lab"}`, from: "127.0.0.1:5", header: map[string]string{"Host": "evil.example:8054"}}, 403, `Host: "evil.example:8054" does not name this machine`},
 		{"localhost", request{path: lab, body: `{"site":"lab"}`, from: "127.0.0.1:5", header: map[string]string{"Host": "localhost:8054"}}, 200, ""},
 		{"form", request{path: lab, body: `{"site":"lab"}`, from: "127.0.0.1:5", header: map[string]string{"Content-Type": "application/x-www-form-urlencoded"}}, 415, `send "Content-Type: application/json"`},
 		{"no content type", request{path: lab, body: `{"site":"lab"}`, from: "127.0.0.1:5", header: map[string]string{"Content-Type": ""}}, 415, `send "Content-Type: application/json"`},
