@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -27,20 +28,61 @@ func needs(t testing.TB, have bool, what string) {
 func inNamespace(t testing.TB, pingGroup string) {
 	t.Helper()
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
+	_, err := exec.LookPath("ip")
+	needs(t, err == nil, "the program ip")
 	needs(t, unix.Unshare(unix.CLONE_NEWNET) == nil, "root, to make a network namespace")
 	command(t, "ip", "link", "set", "lo", "up")
-	if err := os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte(pingGroup), 0o644); err != nil {
-		t.Fatal(err)
+	setSysctl(t, "net/ipv4/ping_group_range", pingGroup)
+}
+
+// setSysctl sets what belongs to the namespace of the calling goroutine.
+func setSysctl(t testing.TB, name, value string) {
+	t.Helper()
+	if err := os.WriteFile("/proc/sys/"+name, []byte(value), 0o644); err != nil {
+		t.Error(err)
 	}
+}
+
+// withRouter connects the namespace of the test, which becomes 10.9.0.1 and fd00:9::1, with another one that is its
+// default router, 10.9.0.2 and fd00:9::2, and runs setup there, in another goroutine.
+func withRouter(t testing.TB, setup func()) {
+	t.Helper()
+	thread, linked, done := make(chan int), make(chan bool), make(chan bool)
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Error(err)
+		}
+		thread <- unix.Gettid()
+		if !<-linked {
+			return
+		}
+		setSysctl(t, "net/ipv4/ip_forward", "1")
+		setSysctl(t, "net/ipv6/conf/all/forwarding", "1")
+		setSysctl(t, "net/ipv4/icmp_ratelimit", "0")
+		setSysctl(t, "net/ipv6/icmp/ratelimit", "0")
+		command(t, "ip", "link", "set", "lo", "up")
+		command(t, "ip", "address", "add", "10.9.0.2/24", "dev", "inner")
+		command(t, "ip", "address", "add", "fd00:9::2/64", "dev", "inner", "nodad")
+		command(t, "ip", "link", "set", "inner", "up")
+		setup()
+	}()
+	command(t, "ip", "link", "add", "outer", "type", "veth", "peer", "name", "inner", "netns", strconv.Itoa(<-thread))
+	command(t, "ip", "address", "add", "10.9.0.1/24", "dev", "outer")
+	command(t, "ip", "address", "add", "fd00:9::1/64", "dev", "outer", "nodad")
+	command(t, "ip", "link", "set", "outer", "up")
+	command(t, "ip", "route", "add", "default", "via", "10.9.0.2")
+	command(t, "ip", "route", "add", "default", "via", "fd00:9::2")
+	linked <- true
+	<-done
 }
 
 // command runs a program of the system in the namespace of the test.
 func command(t testing.TB, name string, args ...string) {
 	t.Helper()
-	_, err := exec.LookPath(name)
-	needs(t, err == nil, "the program "+name)
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
+		t.Errorf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
 	}
 }
 
@@ -67,3 +109,6 @@ func descriptors(t testing.TB) int {
 	}
 	return len(entries)
 }
+
+// listenAgain shrinks the backlog of a listener to one connection.
+func listenAgain(fd int) error { return unix.Listen(fd, 0) }

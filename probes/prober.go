@@ -25,8 +25,10 @@ const (
 )
 
 const (
-	// tick is how often packets are sent while there are any. At most the packets of two ticks leave together.
-	tick = 5 * time.Millisecond
+	// tick is how often packets are sent while there are any, and burst the time whose packets leave together at most,
+	// when this process was not scheduled for as long or longer: a busy machine must not lower the rate much.
+	tick  = 5 * time.Millisecond
+	burst = 4 * tick
 
 	// gap stands between the packets to one target, so that one burst of loss does not take them all.
 	gap = 100 * time.Millisecond
@@ -324,8 +326,7 @@ func (p *Prober) send(ctx context.Context) {
 	tokens, last := 0.0, time.Now()
 	for {
 		now := time.Now()
-		// A late tick is not made up for by a burst.
-		tokens = min(tokens+rate*now.Sub(last).Seconds(), max(1, 2*rate*tick.Seconds()))
+		tokens = min(tokens+rate*now.Sub(last).Seconds(), max(1, rate*burst.Seconds()))
 		last = now
 		sent, idle := p.step(int(tokens))
 		tokens -= float64(sent)
