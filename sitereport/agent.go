@@ -167,8 +167,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	for _, p := range a.peers {
 		peers.Go(func() { a.serve(ctx, p) })
 	}
-	// Agents that were started together by one command should not report together for ever.
-	next := time.Now().Add(mathrand.N(a.Interval()/5 + 1))
+	// Agents that were started together should not report together for ever. And gslbd refuses a report that comes less
+	// than a fifth of the interval after that of the agent which this one replaces.
+	next := time.Now().Add(a.Interval()/5 + mathrand.N(a.Interval()/5+1))
 	for a.wait(ctx, next) {
 		started := time.Now()
 		r := a.read(ctx)

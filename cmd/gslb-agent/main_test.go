@@ -150,3 +150,34 @@ func TestServeErrors(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestDocs holds the examples of docs/agent.md against what reads them.
+func TestDocs(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join("..", "..", "docs", "agent.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("s3cret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	files := strings.Split(string(b), "```yaml\n")[1:]
+	if len(files) != 2 {
+		t.Fatalf("%d files", len(files))
+	}
+	for _, text := range files {
+		text, _, _ = strings.Cut(text, "```")
+		file := filepath.Join(dir, "agent.yaml")
+		if err := os.WriteFile(file, []byte(strings.Replace(text, "/etc/gslb-agent/token", "token", 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if p, err := load(file); err != nil || len(p.warnings) > 0 || p.virtualServers != 1 {
+			t.Errorf("%+v, %v", p, err)
+		}
+	}
+	_, report, _ := strings.Cut(string(b), "-d '")
+	report, _, _ = strings.Cut(report, "'")
+	if r, err := sitereport.Decode(strings.NewReader(report), sitereport.MaxReport); err != nil || len(r.VirtualServers[0].Servers) != 2 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
