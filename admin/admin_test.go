@@ -288,7 +288,7 @@ func TestStatus(t *testing.T) {
 	in(t, nil, func(t *testing.T, h *house) {
 		var st admin.Status
 		h.get("/v1/status", &st)
-		if len(st.Problems) != 0 || !st.Ready || st.Version != "1.2.3" || len(st.Sites) != 2 || len(st.Services) != 1 {
+		if len(st.Problems) != 2 || st.Problems[0].Severity != admin.Notice || !st.Ready || st.Version != "1.2.3" || len(st.Sites) != 2 || len(st.Services) != 1 {
 			t.Errorf("at the start: %+v", st)
 		}
 		if s := st.Sites[0]; s.Report != "never reported" || s.ReportAge != nil || s.Load != nil || s.Utilisation != nil {
@@ -332,8 +332,13 @@ func TestStatus(t *testing.T) {
 				t.Errorf("no problem %q in %v", want, subjects)
 			}
 		}
+		for _, p := range st.Problems {
+			if p.Subject == "member "+name+"/virginia" && (!strings.HasPrefix(p.Text, "is down: ") || p.Since.IsZero()) {
+				t.Errorf("a member that is down in all that it has: %+v", p)
+			}
+		}
 
-		h.report(servers("seoul", "1.1.1.1", state.ServerDown))
+		h.report(servers("seoul", "1.1.1.1", state.ServerDown)) // which tells nothing of its IPv6 address
 		h.ready = "shutting down"
 		st = admin.Status{}
 		h.get("/v1/status", &st)
@@ -342,6 +347,9 @@ func TestStatus(t *testing.T) {
 		}
 		if p := st.Problems[1]; p.Severity != admin.Critical || p.Subject != "service "+name || p.Text != "no member of the pool is up for ipv4, so on_all_down (all) decides" {
 			t.Errorf("the second problem: %+v", p)
+		}
+		if i := slices.IndexFunc(st.Problems, func(p admin.Problem) bool { return p.Subject == "member "+name+"/seoul" }); i < 0 || !strings.HasPrefix(st.Problems[i].Text, "is down for ipv4: ") {
+			t.Errorf("a member that is down in one family of two: %+v", st.Problems)
 		}
 		if !slices.IsSortedFunc(st.Problems, func(a, b admin.Problem) int {
 			order := []string{admin.Critical, admin.Warning, admin.Notice}

@@ -315,6 +315,8 @@ func problems(st *Status, snap *state.Snapshot) []Problem {
 	for _, s := range snap.Sites {
 		subject := "site " + s.Name
 		switch s.Freshness {
+		case state.NeverReported:
+			add(Notice, subject, s.Since, "has never reported, so only checks by gslbd tell of its members")
 		case state.Stale:
 			add(Warning, subject, s.Since, "its reports stopped, so its load and round trips are ignored")
 		case state.Dead:
@@ -339,15 +341,20 @@ func problems(st *Status, snap *state.Snapshot) []Problem {
 
 func memberProblems(svc *state.Service, m *state.Member, add func(severity, subject string, since time.Time, format string, args ...any)) {
 	subject := "member " + svc.Name + "/" + m.Name
-	down4, down6 := m.Has(state.V4) && !m.Up[state.V4], m.Has(state.V6) && !m.Up[state.V6]
-	switch {
-	case down4 && down6 && m.Why[state.V4] == m.Why[state.V6]:
-		add(Warning, subject, m.Since[state.V4], "is down: %s", m.Why[state.V4])
-	default:
-		for _, f := range []state.Family{state.V4, state.V6} {
-			if m.Has(f) && !m.Up[f] {
-				add(Warning, subject, m.Since[f], "is down for %s: %s", f, m.Why[f])
+	var has, down []state.Family
+	for _, f := range []state.Family{state.V4, state.V6} {
+		if m.Has(f) {
+			has = append(has, f)
+			if !m.Up[f] {
+				down = append(down, f)
 			}
+		}
+	}
+	if len(down) > 0 && len(down) == len(has) && m.Why[down[0]] == m.Why[down[len(down)-1]] {
+		add(Warning, subject, m.Since[down[0]], "is down: %s", m.Why[down[0]])
+	} else {
+		for _, f := range down {
+			add(Warning, subject, m.Since[f], "is down for %s: %s", f, m.Why[f])
 		}
 	}
 	for _, f := range []state.Family{state.V4, state.V6} {
