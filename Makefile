@@ -1,0 +1,51 @@
+# The commands of the project. `make help` lists them.
+
+SHELL := /bin/bash
+GO    ?= go
+BIN   := bin
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -X main.version=$(VERSION)
+FUZZTIME ?= 20s
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test check race fuzz bench golden geodb clean
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## compile gslbd, gslb-agent and gslbctl into bin/
+	@mkdir -p $(BIN)
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+
+run: build ## serve config.example.yaml on 127.0.0.1:5300 (Ctrl-C stops it)
+	$(BIN)/gslbd --config config.example.yaml
+
+test: ## run every test; those that need root or programs of the system say what they skip
+	$(GO) test ./...
+
+race: ## run every test under the race detector
+	$(GO) test -race ./...
+
+check: ## what to run before a push: format, vet, staticcheck, tests under the race detector, import graph
+	@unformatted=$$($(GO) tool gofumpt -l .); test -z "$$unformatted" || { echo "not formatted, run 'go tool gofumpt -w .':"; echo "$$unformatted"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) test -race ./...
+
+fuzz: ## run each fuzz target for FUZZTIME (20s)
+	@set -e; for pkg in $$($(GO) list ./...); do \
+	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	    echo "== $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5x $$pkg; \
+	  done; done
+
+bench: ## run the benchmarks
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+golden: ## write the golden files anew; read the diff before you commit it
+	$(GO) test ./... -run 'Golden|Imports' -update
+
+geodb: ## get a full city database (DB-IP, CC BY 4.0) into geodb/
+	testdata/geo/geodb
+
+clean: ## remove what was built
+	rm -rf $(BIN)

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"gslbd/admin"
+	"gslbd/config"
+	"gslbd/dns"
+	"gslbd/geo"
+	"gslbd/probes"
+	"gslbd/sitereport"
+	"gslbd/state"
+)
+
+// firstChecks is how long readiness waits for the first results of gslbd's own checks (design section 10).
+const firstChecks = 5 * time.Second
+
+// A server is everything that runs, wired together. What starts what stands in newServer and run.
+type server struct {
+	// Fixed at construction.
+	path     string
+	log      *zap.Logger
+	level    zap.AtomicLevel
+	started  time.Time
+	initial  *config.Config // what listeners and the state directory were made from
+	store    *state.Store
+	dns      *dns.Server
+	receiver *sitereport.Receiver
+	monitor  *probes.Monitor
+	geo      *geo.Loader
+	admin    *admin.Server
+	reloads  *prometheus.CounterVec
+
+	stopping atomic.Bool
+
+	drainTime atomic.Int64 // time.Duration
+
+	mu sync.Mutex // one reload at a time
+}
+
+// newServer builds every room and binds every socket, so that whatever can fail has failed before anything is served.
+func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
+	c := g.config
+	s := &server{path: path, initial: c, started: time.Now()}
+	s.drainTime.Store(int64(c.DNS.DrainTime))
+	s.log, s.level, err = newLogger(c.Log)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range g.warnings {
+		s.log.Warn("configuration", zap.String("warning", w))
+	}
+	workers := runtime.GOMAXPROCS(0)
+	s.store, err = state.New(state.Options{Directory: c.State.Directory, Log: s.log, Shards: workers})
+	if err != nil {
+		return nil, fmt.Errorf("gslbd: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.store.Close())
+		}
+	}()
+	s.store.SetGeo(db) // before the first snapshot, so that no query is answered without it
+	s.store.Configure(g.state)
+
+	s.geo = geo.NewLoader(geo.LoaderOptions{Options: withPrevious(g.geo, db), OnLoad: s.store.SetGeo, Log: s.log})
+	s.monitor = probes.NewMonitor(probes.MonitorOptions{Notify: func(r probes.Result) { s.store.Check(checkResult(r)) }, Log: s.log})
+	s.monitor.Set(g.checks)
+	s.receiver = sitereport.NewReceiver(sitereport.ReceiverOptions{Listen: c.Reports.Listen, Report: s.store.Report, Config: g.receiver, Log: s.log})
+	s.dns, err = dns.New(dns.Options{
+		Listen: c.DNS.Listen, NSID: c.DNS.NSID, Version: c.DNS.Version, ECS: c.DNS.ECS, MaxUDPPayload: c.DNS.MaxUDPPayload,
+		TCP: dns.TCPOptions{
+			IdleTimeout: c.DNS.TCP.IdleTimeout, MaxConnections: c.DNS.TCP.MaxConnections, MaxConnectionsPerClient: c.DNS.TCP.MaxConnectionsPerClient,
+		},
+		QueryLog: c.Log.Queries, Workers: workers, Store: s.store, Log: s.log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("gslbd: %w", err)
+	}
+	s.reloads = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "gslbd_config_reloads_total", Help: "Reloads of the configuration, by result.",
+	}, []string{"result"})
+	for _, result := range []string{"success", "failure"} {
+		s.reloads.WithLabelValues(result)
+	}
+	s.admin, err = admin.New(admin.Options{
+		Listen: c.Admin.Listen, Token: string(c.Admin.Token), Snapshot: s.store.Snapshot, Find: find, Reload: s.reload, Ready: s.ready,
+		Collectors: []prometheus.Collector{s.dns, s.receiver, s.monitor, s.geo, s.reloads},
+		PerService: c.Admin.TelemetryPerService, Version: version, Log: s.log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("gslbd: %w", err)
+	}
+	for _, bind := range []func() error{s.dns.Bind, s.receiver.Bind, s.admin.Bind} {
+		if err := bind(); err != nil {
+			return nil, fmt.Errorf("gslbd: %w", err)
+		}
+	}
+	return s, nil
+}
+
+func withPrevious(o geo.Options, db *geo.DB) geo.Options {
+	o.Previous = db
+	return o
+}
+
+// run serves until ctx is done or a room fails; hup reloads. At the end readiness fails first, then after drain_time
+// everything stops.
+func (s *server) run(ctx context.Context, hup <-chan os.Signal) error {
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	group, running := errgroup.WithContext(running)
+	for _, room := range []func(context.Context) error{s.store.Run, s.dns.Run, s.receiver.Run, s.monitor.Run, s.geo.Run, s.admin.Run} {
+		group.Go(func() error { return room(running) })
+	}
+	group.Go(func() error {
+		for {
+			select {
+			case <-running.Done():
+				return nil
+			case <-hup:
+				_, _ = s.reload() // logged and counted there
+			case <-ctx.Done():
+				s.stopping.Store(true)
+				drain := time.Duration(s.drainTime.Load())
+				s.log.Info("stopping", zap.Duration("drain_time", drain))
+				select {
+				case <-running.Done():
+				case <-time.After(drain):
+				}
+				cancel()
+				return nil
+			}
+		}
+	})
+	s.log.Info("serving", zap.String("version", version), zap.Strings("listen", s.initial.DNS.Listen),
+		zap.String("reports", s.initial.Reports.Listen), zap.String("admin", s.initial.Admin.Listen))
+	err := group.Wait()
+	s.log.Info("stopped")
+	_ = s.log.Sync() // a terminal cannot be synced
+	if err != nil {
+		return fmt.Errorf("gslbd: %w", err)
+	}
+	return nil
+}
+
+// reload reads the configuration anew and applies it whole, or changes nothing. It returns what the operator should
+// know of a configuration that was applied.
+func (s *server) reload() ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g, db, err := load(s.path, s.store.Snapshot().Geo)
+	if err == nil {
+		err = s.geo.Set(withPrevious(g.geo, db))
+	}
+	if err != nil {
+		s.reloads.WithLabelValues("failure").Inc()
+		s.log.Error("reload refused, the running configuration stays", zap.Error(err))
+		return nil, err
+	}
+	for _, key := range g.config.NeedsRestart(s.initial) {
+		g.warnings = append(g.warnings, "needs a restart: "+key)
+	}
+	s.store.Configure(g.state)
+	s.receiver.Set(g.receiver)
+	s.monitor.Set(g.checks)
+	setLevel(s.level, g.config.Log)
+	s.drainTime.Store(int64(g.config.DNS.DrainTime))
+	s.reloads.WithLabelValues("success").Inc()
+	s.log.Info("reloaded", zap.String("config", s.path), zap.Strings("warnings", g.warnings))
+	return g.warnings, nil
+}
+
+// ready reports whether the server should get queries, and why not. It is never failed by health (design section 10).
+func (s *server) ready() (bool, string) {
+	if s.stopping.Load() {
+		return false, "stopping"
+	}
+	if n := s.monitor.Pending(); n > 0 && time.Since(s.started) < firstChecks {
+		return false, fmt.Sprintf("%d first checks are not done", n)
+	}
+	return true, ""
+}
+
+// find resolves a name as a query would: aliases and wildcards included.
+func find(snap *state.Snapshot, name string) (svc *state.Service, ecs, ok bool) {
+	index, ecs, ok := snap.Zones.(*dns.Tables).Find(name)
+	if !ok {
+		return nil, false, false
+	}
+	return snap.Services[index], ecs, true
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"gslbd/config"
+	"gslbd/dns"
+	"gslbd/geo"
+	"gslbd/policy"
+	"gslbd/probes"
+	"gslbd/sitereport"
+	"gslbd/state"
+)
+
+// A generation is one configuration, compiled for the rooms that it concerns.
+type generation struct {
+	config   *config.Config
+	warnings []string
+	state    *state.Config
+	geo      geo.Options
+	checks   []probes.Check
+	receiver sitereport.ReceiverConfig
+}
+
+// load reads and compiles the configuration at path with everything that it names, so that what it returns can be
+// applied without failing. It reports all that is wrong. Databases that previous (or nil) has open and that have not
+// changed are not read again.
+func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
+	c, warnings, err := config.Load(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	g := &generation{config: c, warnings: warnings, geo: geoOptions(c), checks: checks(c), receiver: receiverConfig(c)}
+	var errs []error
+	chains, err := buildChains(c)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", path, err))
+	}
+	tables, err := dns.Build(zoneOptions(c), serviceOptions(c))
+	if err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", path, err))
+	}
+	db, err := geo.Open(withPrevious(g.geo, previous))
+	if err != nil {
+		errs = append(errs, fmt.Errorf("%s: geo: %w", path, err))
+	}
+	if len(errs) > 0 {
+		return nil, nil, errors.Join(errs...)
+	}
+	g.warnings = append(g.warnings, tables.Warnings()...)
+	if len(c.Geo.Databases) > 0 && !db.HasCoordinates() {
+		for _, s := range c.Services {
+			if usesDistance(c.Policy(s.Policy)) {
+				g.warnings = append(g.warnings, fmt.Sprintf("geo.databases: none has coordinates, so the level distance of policy %q abstains; use a City database, or remove distance from its levels", s.Policy))
+				break
+			}
+		}
+	}
+	g.state = stateConfig(c, chains, tables)
+	return g, db, nil
+}
+
+func usesDistance(p *config.Policy) bool {
+	for _, s := range p.Steps {
+		if s.Metric != "geo" || !s.Enabled {
+			continue
+		}
+		for _, l := range s.Levels {
+			if l == "distance" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// buildChains compiles every policy, by name.
+func buildChains(c *config.Config) (map[string]*policy.Chain, error) {
+	chains := make(map[string]*policy.Chain, len(c.Policies))
+	var errs []error
+	for _, p := range c.Policies {
+		steps := make([]policy.StepOptions, len(p.Steps))
+		for i, s := range p.Steps {
+			steps[i] = policy.StepOptions{
+				Metric: s.Metric, Disabled: !s.Enabled, Tolerance: s.Tolerance, ToleranceAbs: s.ToleranceAbs, ToleranceRate: s.ToleranceRate,
+				MaxAge: s.MaxAge, RequireData: s.RequireData, Levels: s.Levels, ToleranceKm: s.ToleranceKm, Limit: s.Limit, HalfLife: s.HalfLife,
+				Method: s.Method,
+			}
+		}
+		chain, err := policy.Build(p.Name, steps)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		chains[p.Name] = chain
+	}
+	return chains, errors.Join(errs...)
+}
+
+func zoneOptions(c *config.Config) []dns.ZoneOptions {
+	zones := make([]dns.ZoneOptions, len(c.Zones))
+	for i, z := range c.Zones {
+		zones[i] = dns.ZoneOptions{Name: z.Name, File: z.File, ECS: z.ECS && c.DNS.ECS}
+	}
+	return zones
+}
+
+func serviceOptions(c *config.Config) []dns.ServiceOptions {
+	services := make([]dns.ServiceOptions, len(c.Services))
+	for i, s := range c.Services {
+		services[i] = dns.ServiceOptions{Name: s.Name, Aliases: s.Aliases, LastResort: s.LastResort, Members: make([]dns.MemberOptions, len(s.Members))}
+		for j, m := range s.Members {
+			services[i].Members[j] = dns.MemberOptions{Addresses: byFamily(m), CNAME: m.CNAME}
+		}
+	}
+	return services
+}
+
+func stateConfig(c *config.Config, chains map[string]*policy.Chain, tables *dns.Tables) *state.Config {
+	sc := &state.Config{
+		ReportInterval: c.Reports.Interval, StaleAfter: c.Reports.StaleAfter, DeadAfter: c.Reports.DeadAfter,
+		RTT: state.RTTConfig{
+			PrefixV4: c.RTT.Prefix.IPv4, PrefixV6: c.RTT.Prefix.IPv6, Refresh: c.RTT.Refresh, SilentFor: c.RTT.SilentFor,
+			MaxTargets: c.RTT.MaxTargets, MaxSites: c.RTT.MaxSites, Exempt: c.RTT.Exempt,
+		},
+		Zones: tables,
+	}
+	for _, s := range c.Sites {
+		sc.Sites = append(sc.Sites, state.SiteConfig{
+			Name: s.Name, Zone: s.Zone, Region: s.Region, Location: location(s.Location), Cost: s.Cost,
+			SessionsLimit: s.Capacity.Sessions, BandwidthLimit: s.Capacity.Bandwidth, Resume: s.Capacity.Resume, Hold: s.Capacity.Hold, ShedFrom: s.Capacity.ShedFrom,
+		})
+	}
+	for _, s := range c.Services {
+		chain := chains[s.Policy]
+		svc := state.ServiceConfig{
+			Name: s.Name, Aliases: s.Aliases, TTL: s.TTL, Answers: s.Answers,
+			MinHealthy: state.Threshold{Count: s.MinHealthy.Count, Share: s.MinHealthy.Share},
+			OnAllDown:  onAllDown[s.OnAllDown], LastResort: s.LastResort, OnDead: onDead[s.OnDead], UnknownUp: s.UnknownAs == "up",
+			SlowStart: s.SlowStart, FailoverRatio: s.Failover.Ratio, PolicyName: s.Policy, Chain: chain, UsesRTT: chain.UsesRTT(), HalfLife: chain.HalfLife(),
+			HasCheck: s.HealthCheck != nil,
+		}
+		for _, m := range s.Members {
+			svc.Members = append(svc.Members, state.MemberConfig{
+				Name: m.Name, Site: m.Site, Addresses: byFamily(m), CNAME: m.CNAME, Weight: m.Weight, Preference: m.Preference, Role: roles[m.Role],
+				Port: m.Port, Protocol: m.Protocol, VirtualServers: m.VirtualServers,
+			})
+		}
+		sc.Services = append(sc.Services, svc)
+	}
+	return sc
+}
+
+func geoOptions(c *config.Config) geo.Options {
+	o := geo.Options{Databases: c.Geo.Databases}
+	for _, ov := range c.Geo.Overrides {
+		o.Overrides = append(o.Overrides, geo.Override{Prefix: ov.Prefix, Site: ov.Site, Location: location(ov.Location)})
+	}
+	return o
+}
+
+func receiverConfig(c *config.Config) sitereport.ReceiverConfig {
+	rc := sitereport.ReceiverConfig{Interval: c.Reports.Interval, Methods: c.RTT.Methods}
+	for _, s := range c.Sites {
+		rc.Sites = append(rc.Sites, sitereport.ReceiverSite{Name: s.Name, Token: string(s.Token)})
+	}
+	return rc
+}
+
+// checks are gslbd's own checks of the members' addresses.
+func checks(c *config.Config) []probes.Check {
+	var all []probes.Check
+	for _, s := range c.Services {
+		h := s.HealthCheck
+		if h == nil {
+			continue
+		}
+		for _, m := range s.Members {
+			for family, addr := range byFamily(m) {
+				if !addr.IsValid() {
+					continue
+				}
+				check := probes.Check{
+					Key:  checkKey(s.Name, m.Name, state.Family(family)),
+					Type: probes.Type(h.Type), Addr: addr, Port: h.PortFor(m.Port), Send: h.Send, Expect: h.Expect, Path: h.Path, Host: h.Host,
+					ExpectCodes: h.ExpectCodes, Body: h.Body, Verify: h.Verify, DNSName: h.Name, DNSType: h.Record,
+					Interval: h.Interval, Timeout: h.Timeout, Rise: h.Rise, Fall: h.Fall,
+				}
+				all = append(all, check)
+			}
+		}
+	}
+	return all
+}
+
+// checkKey names a check after what it checks; none of the names holds a blank.
+func checkKey(service, member string, family state.Family) string {
+	return service + " " + member + " " + family.String()
+}
+
+// checkResult turns a result of the monitor into what the store takes.
+func checkResult(r probes.Result) state.CheckResult {
+	names := strings.Split(r.Key, " ")
+	family := state.V4
+	if names[2] == state.V6.String() {
+		family = state.V6
+	}
+	return state.CheckResult{
+		Service: names[0], Member: names[1], Family: family,
+		Up: r.Up, Err: r.Err, Unrunnable: r.Unrunnable, Unreachable: r.Unreachable, Latency: r.Latency,
+	}
+}

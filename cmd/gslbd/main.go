@@ -1,0 +1,116 @@
+// Command gslbd is an authoritative DNS server for global server load balancing.
+//
+//	gslbd --config F          serves
+//	gslbd check --config F    validates the configuration, zones and databases, and says all that is wrong
+//	gslbd version
+//
+// SIGHUP reloads the configuration; SIGTERM and SIGINT stop: readiness fails first, then after dns.drain_time the sockets
+// close. The exit status is 0 after a stop, 1 when it cannot run, 2 for a wrong configuration or wrong usage.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker, see the Makefile.
+var version = "unknown"
+
+// A usageError exits with status 2: the command or the configuration is wrong.
+type usageError struct{ error }
+
+func main() {
+	err := command().Execute()
+	if err == nil {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "%v\n", err)
+	if errors.As(err, new(usageError)) {
+		os.Exit(2)
+	}
+	os.Exit(1)
+}
+
+func command() *cobra.Command {
+	var path string
+	root := &cobra.Command{
+		Use:           "gslbd --config FILE",
+		Short:         "authoritative DNS server for global server load balancing",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if path == "" {
+				return usageError{errors.New("gslbd: --config FILE is required, such as config.example.yaml")}
+			}
+			return serve(path)
+		},
+	}
+	root.PersistentFlags().StringVar(&path, "config", "", "the configuration file")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("gslbd: %w\n\n%s", err, cmd.UsageString())}
+	})
+	root.AddCommand(&cobra.Command{
+		Use:   "check --config FILE",
+		Short: "validate the configuration, zones and databases",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if path == "" {
+				return usageError{errors.New("gslbd: --config FILE is required")}
+			}
+			g, _, err := load(path, nil)
+			if err != nil {
+				return usageError{err}
+			}
+			for _, w := range g.warnings {
+				fmt.Fprintln(cmd.OutOrStdout(), "warning: "+w)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %d zones, %d sites, %d services\n", path, len(g.config.Zones), len(g.config.Sites), len(g.config.Services))
+			return nil
+		},
+	}, &cobra.Command{
+		Use:   "version",
+		Short: "print the version",
+		Args:  cobra.NoArgs,
+		Run: func(cmd *cobra.Command, _ []string) {
+			fmt.Fprintln(cmd.OutOrStdout(), "gslbd "+versionText())
+		},
+	})
+	root.CompletionOptions.DisableDefaultCmd = true
+	return root
+}
+
+func versionText() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return version + " " + info.GoVersion
+	}
+	return version
+}
+
+// serve runs the server on the configuration at path until a signal stops it.
+func serve(path string) error {
+	g, db, err := load(path, nil)
+	if err != nil {
+		return usageError{err}
+	}
+	s, err := newServer(path, g, db)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	go func() {
+		<-ctx.Done()
+		stop() // a second signal ends the process at once
+	}()
+	return s.run(ctx, hup)
+}
