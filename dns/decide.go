@@ -38,11 +38,10 @@ func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
 	q.Snapshot, q.Service, q.Family, q.Now = r.snap, svc, family, r.now
 	q.Rand = r.rand.Uint64()
 	q.Turn = svc.Rotation.Turn[family].Add(1) - 1
-	q.LDNS, q.ECS, q.Scope = r.ldns, netip.Prefix{}, 0
+	q.LDNS, q.ECS = r.ldns, netip.Prefix{}
 	if r.echoECS {
 		q.ECS = r.q.ecs.prefix
 	}
-	*d = policy.Decision{}
 	chain.Decide(q, d)
 	r.service = svc
 	r.scope = max(r.scope, q.Scope)
