@@ -36,7 +36,7 @@ func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
 // broken reports whether an entry of list has a faulty value at key, so that references to it cannot be judged.
 func (k *checker) broken(list, key string) bool {
-	if k.failed[list] {
+	if k.failed[list] || k.full() {
 		return true
 	}
 	for path := range k.failed {
@@ -186,6 +186,9 @@ func (k *checker) geo() {
 
 // brokenBelow reports whether something at path or below is faulty.
 func (k *checker) brokenBelow(path string) bool {
+	if k.full() {
+		return true
+	}
 	for p := range k.failed {
 		if p == path || strings.HasPrefix(p, path+".") || strings.HasPrefix(p, path+"[") {
 			return true

@@ -86,15 +86,13 @@ func domainForm(s string) (string, error) {
 // ownerForm is a domain name whose first label may be "*" (RFC 4592).
 func ownerForm(s string) (string, error) {
 	rest, wild := strings.CutPrefix(s, "*.")
-	if !wild {
-		return domainForm(s)
+	if strings.Contains(rest, "*") {
+		return "", fmt.Errorf("%s has a wildcard that is not its whole first label", quote(s))
 	}
 	name, err := domainForm(rest)
 	switch {
-	case strings.Contains(rest, "*"):
-		return "", fmt.Errorf("%s has a wildcard that is not its first label", quote(s))
-	case err != nil:
-		return "", err
+	case err != nil || !wild:
+		return name, err
 	case len(name) > 251:
 		return "", fmt.Errorf("%s has %d characters, and a domain name has at most 253", quote(s), len(name)+2)
 	}

@@ -97,8 +97,9 @@ func (d *decoder) decode(data []byte, environ []string, prefix string, out any) 
 	if root == nil {
 		return false
 	}
+	overlay := d.environment(environ, prefix)
 	tree, ok := d.section(root, reflect.TypeOf(out).Elem(), "").(map[string]any)
-	if !ok {
+	if !ok || d.expanded > maxExpanded || d.full() {
 		return false
 	}
 	v := viper.NewWithOptions(viper.KeyDelimiter(keyDelimiter))
@@ -106,7 +107,10 @@ func (d *decoder) decode(data []byte, environ []string, prefix string, out any) 
 		d.fail("", "cannot be decoded: %s", err)
 		return false
 	}
-	d.environment(environ, prefix, v.Set)
+	for path, o := range overlay {
+		d.origin[path] = o.origin // and no longer the file
+		v.Set(strings.ReplaceAll(path, ".", keyDelimiter), o.value)
+	}
 	// The tree holds every value in its field's own type; whatever viper or mapstructure would still convert is a fault.
 	err := v.UnmarshalExact(out, func(c *mapstructure.DecoderConfig) {
 		c.WeaklyTypedInput = false
@@ -147,8 +151,15 @@ func (d *decoder) document(data []byte) *yaml.Node {
 	return root
 }
 
-// environment hands the variables that begin with prefix to set, each as the setting that it names.
-func (d *decoder) environment(environ []string, prefix string, set func(key string, value any)) {
+// An envValue is a value of the environment.
+type envValue struct {
+	origin origin
+	value  any
+}
+
+// environment returns the values of the variables that begin with prefix, by the path of the setting that each names.
+func (d *decoder) environment(environ []string, prefix string) map[string]envValue {
+	out := map[string]envValue{}
 	byName := map[string]setting{}
 	var names []string
 	for _, s := range d.known {
@@ -174,7 +185,7 @@ func (d *decoder) environment(environ []string, prefix string, set func(key stri
 		case isSection(s.typ):
 			d.failAt(at, "", "stands for a section, and the environment sets single values only: add __ and a key")
 		default:
-			// What was wrong in the file is wrong still, although this value replaces it.
+			// A fault of the value that it replaces in the file is reported all the same.
 			d.origin[path] = at
 			value, err := parse(text, s.field, false)
 			if err != nil {
@@ -182,9 +193,10 @@ func (d *decoder) environment(environ []string, prefix string, set func(key stri
 				continue
 			}
 			d.refuseLater(value, s.field, path)
-			set(strings.ReplaceAll(path, ".", keyDelimiter), value)
+			out[path] = envValue{at, value}
 		}
 	}
+	return out
 }
 
 // inList reports whether the variable name stands for a list, or for something below one.

@@ -40,9 +40,9 @@ func checkKind(n *yaml.Node, f field) string {
 		if number {
 			return n.Value + " has no unit: write bps, kbps, Mbps, Gbps or Tbps after the number, such as 900Mbps"
 		}
-	case f.typ == thresholdType:
-		if tag == "!!int" {
-			return ""
+	case f.typ == thresholdType, f.tag.Get("enum") != "" && number:
+		if number {
+			return "" // parse says what may stand there
 		}
 	case f.typ.Kind() == reflect.Bool:
 		if tag != "!!bool" {
@@ -71,8 +71,12 @@ func checkKind(n *yaml.Node, f field) string {
 
 // example returns something that could stand for f.
 func example(f field) string {
-	if s, _ := f.defaultText(""); s != "" && s != "off" {
+	s, _ := f.defaultText("")
+	switch {
+	case s != "" && s != "off":
 		return s
+	case f.tag.Get("as") == "percent":
+		return "90%"
 	}
 	return f.tag.Get("min")
 }
@@ -122,19 +126,23 @@ func parse(text string, f field, inList bool) (any, error) {
 	_, most, hiErr := parseNumber(hi, f)
 	switch {
 	case loErr == nil && hiErr == nil && (size < least || size > most):
-		return nil, fmt.Errorf("%s is not between %s and %s", text, lo, hi)
+		return nil, fmt.Errorf("%s is not between %s and %s%s", text, lo, hi, off(f))
 	case loErr == nil && size < least:
-		return nil, fmt.Errorf("%s is below %s", text, lo)
+		return nil, fmt.Errorf("%s is below %s%s", text, lo, off(f))
 	}
 	return v, nil
 }
 
+// off names the word that f takes in place of a number.
+func off(f field) string {
+	if f.tag.Get("off") != "" {
+		return ", or off"
+	}
+	return ""
+}
+
 // parseNumber reads a number with the unit that f has. size is for comparing.
 func parseNumber(text string, f field) (v any, size float64, err error) {
-	off := ""
-	if f.tag.Get("off") != "" {
-		off = ", or off"
-	}
 	switch as := f.tag.Get("as"); {
 	case f.typ == durationType:
 		t, err := time.ParseDuration(text)
@@ -145,14 +153,14 @@ func parseNumber(text string, f field) (v any, size float64, err error) {
 	case as == "percent":
 		number, ok := strings.CutSuffix(text, "%")
 		if !ok || !plainNumber.MatchString(number) {
-			return nil, 0, fmt.Errorf("%s is not a percentage: write a number and %%%s, such as %s", quote(text), off, example(f))
+			return nil, 0, fmt.Errorf("%s is not a percentage: write a number and %%%s, such as %s", quote(text), off(f), example(f))
 		}
 		x, _ := strconv.ParseFloat(number, 64)
 		return x / 100, x / 100, nil
 	case as == "bandwidth":
 		m := bitRate.FindStringSubmatch(text)
 		if m == nil {
-			return nil, 0, fmt.Errorf("%s is not a bandwidth: write a number and bps, kbps, Mbps, Gbps or Tbps%s, such as 900Mbps", quote(text), off)
+			return nil, 0, fmt.Errorf("%s is not a bandwidth: write a number and bps, kbps, Mbps, Gbps or Tbps%s, such as 900Mbps", quote(text), off(f))
 		}
 		x, _ := new(big.Rat).SetString(m[1])
 		x.Mul(x, new(big.Rat).SetInt64(map[string]int64{"bps": 1, "kbps": 1e3, "Mbps": 1e6, "Gbps": 1e9, "Tbps": 1e12}[m[2]]))
@@ -163,13 +171,13 @@ func parseNumber(text string, f field) (v any, size float64, err error) {
 		return x.Num().Uint64(), size, nil // too large for 64 bits is beyond every max
 	case f.typ.Kind() == reflect.Float64:
 		if !plainNumber.MatchString(text) {
-			return nil, 0, fmt.Errorf("%s is not a number%s: write digits, such as 5 or 0.5", quote(text), off)
+			return nil, 0, fmt.Errorf("%s is not a number%s: write digits, such as 5 or 0.5", quote(text), off(f))
 		}
 		x, _ := strconv.ParseFloat(text, 64)
 		return x, x, nil
 	}
 	if !wholeNumber.MatchString(text) {
-		return nil, 0, fmt.Errorf("%s is not a whole number in decimal digits%s", quote(text), off)
+		return nil, 0, fmt.Errorf("%s is not a whole number in decimal digits%s", quote(text), off(f))
 	}
 	out := reflect.New(f.typ).Elem()
 	if out.CanUint() {

@@ -14,6 +14,9 @@ import (
 // maxExpanded bounds the nodes that are read through aliases, so that a few nested ones cannot fill the memory.
 const maxExpanded = 100_000
 
+// maxFaults bounds the faults that are recorded: a file with more is not what it was taken for.
+const maxFaults = 1000
+
 // A decoder checks the nodes of a file against a struct and collects what is wrong.
 type decoder struct {
 	file     string
@@ -61,6 +64,9 @@ func (d *decoder) fail(path, format string, args ...any) {
 }
 
 func (d *decoder) failAt(o origin, path, format string, args ...any) {
+	if d.full() {
+		return
+	}
 	d.failed[path] = true
 	file := d.file
 	if o.variable != "" {
@@ -68,6 +74,9 @@ func (d *decoder) failAt(o origin, path, format string, args ...any) {
 	}
 	d.errs = append(d.errs, &Error{File: file, Line: o.line, Path: path, Msg: fmt.Sprintf(format, args...)})
 }
+
+// full reports whether there are so many faults that no more are recorded.
+func (d *decoder) full() bool { return len(d.errs) >= maxFaults }
 
 // warn records something doubtful at path.
 func (d *decoder) warn(path, format string, args ...any) {
@@ -295,7 +304,7 @@ func (d *decoder) section(n *yaml.Node, t reflect.Type, path string) any {
 		if given[f.key] || !f.allows(kind) {
 			continue
 		}
-		if f.tag.Get("required") != "" {
+		if f.tag.Get("required") != "" && !d.given(join(path, f.key)) { // the environment may give it
 			d.fail(join(path, f.key), "is missing")
 			continue
 		}

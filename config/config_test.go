@@ -1,0 +1,607 @@
+package config_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gslbd/config"
+)
+
+// comments returns what follows "# WORD: " at the beginning of a file's lines.
+func comments(t *testing.T, path, word string) []string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, "# "+word+": "); ok {
+			out = append(out, strings.TrimSuffix(rest, "\n"))
+		}
+	}
+	return out
+}
+
+// eachFile runs test for every configuration in the directory.
+func eachFile(t *testing.T, dir string, test func(t *testing.T, path string)) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("../testdata/config", dir, "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files in %s: %v", dir, err)
+	}
+	for _, path := range files {
+		t.Run(filepath.Base(path), func(t *testing.T) { test(t, path) })
+	}
+}
+
+// faults loads path and returns its faults as "LINE: PATH: MESSAGE".
+func faults(t *testing.T, err error, path string) []string {
+	t.Helper()
+	var all config.Errors
+	if !errors.As(err, &all) {
+		t.Fatalf("got %v, want an Errors", err)
+	}
+	var out []string
+	for _, e := range all {
+		if e.File != path {
+			t.Errorf("fault %q is not about this file", e)
+		}
+		s := e.Msg
+		if e.Path != "" {
+			s = e.Path + ": " + s
+		}
+		if e.Line > 0 {
+			s = fmt.Sprintf("%d: %s", e.Line, s)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func TestBadFiles(t *testing.T) {
+	eachFile(t, "bad", func(t *testing.T, path string) {
+		c, _, err := config.Load(path)
+		if c != nil {
+			t.Error("a faulty file gave a configuration")
+		}
+		if diff := cmp.Diff(comments(t, path, "want"), faults(t, err, path)); diff != "" {
+			t.Errorf("faults (-want +got):\n%s", diff)
+		}
+	})
+	eachFile(t, "agent-bad", func(t *testing.T, path string) {
+		a, _, err := config.LoadAgent(path)
+		if a != nil {
+			t.Error("a faulty file gave a configuration")
+		}
+		if diff := cmp.Diff(comments(t, path, "want"), faults(t, err, path)); diff != "" {
+			t.Errorf("faults (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestGoodFiles(t *testing.T) {
+	check := func(t *testing.T, path string, warnings []string, err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, w := range warnings {
+			got = append(got, strings.TrimPrefix(strings.TrimPrefix(w, path+":"), " "))
+		}
+		want := comments(t, path, "warn")
+		slices.Sort(got)
+		slices.Sort(want)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("warnings (-want +got):\n%s", diff)
+		}
+	}
+	eachFile(t, "good", func(t *testing.T, path string) {
+		_, warnings, err := config.Load(path)
+		check(t, path, warnings, err)
+	})
+	eachFile(t, "agent-good", func(t *testing.T, path string) {
+		_, warnings, err := config.LoadAgent(path)
+		check(t, path, warnings, err)
+	})
+}
+
+func good(t *testing.T, name string) *config.Config {
+	t.Helper()
+	c, _, err := config.Load("../testdata/config/good/" + name + ".yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestNames(t *testing.T) {
+	c := good(t, "names")
+	var got [][]string
+	for _, s := range c.Services {
+		got = append(got, append([]string{s.Name, s.Zone}, s.Aliases...))
+	}
+	want := [][]string{
+		{"gslb.test", "gslb.test"},
+		{"*.cdn.gslb.test", "gslb.test", "*.deep.gslb.test", "www.deep.gslb.test", "_sip.gslb.test"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := c.Services[1].Members[0].CNAME; got != "edge1.example.net" {
+		t.Errorf("cname is %q", got)
+	}
+	if c.Zones[1].ECS || !c.Zones[0].ECS {
+		t.Error("zones[].ecs is not what was written")
+	}
+
+	c = good(t, "case-differs")
+	if c.Site("SiteA") == nil || c.Site("sitea") == nil || c.Site("SITEA") != nil {
+		t.Error("sites that differ in case only are not kept apart")
+	}
+	if got := c.Services[0].Name; got != "www.gslb.test" {
+		t.Errorf("service is %q", got)
+	}
+	if got := c.Services[0].Members[1].Addresses[1]; got != netip.MustParseAddr("2001:db8::1") {
+		t.Errorf("address is %s", got)
+	}
+	if c := good(t, "odd-names"); c.Site("123") == nil || c.Site("true") == nil || c.Site("off") == nil || c.Policy("1") == nil {
+		t.Error("odd names are lost")
+	}
+}
+
+func TestAnchors(t *testing.T) {
+	c := good(t, "anchors")
+	busan, daegu := c.Site("busan"), c.Site("daegu")
+	if busan.Zone != "z2" || busan.Location.Country != "KR" || busan.Capacity.Hold != 2*time.Minute {
+		t.Errorf("busan is %+v", busan)
+	}
+	if daegu.Location.Country != "KR" || daegu.Capacity.Sessions != 900000 || daegu.Capacity.Resume != 0.8 || daegu.Capacity.Hold != 90*time.Second {
+		t.Errorf("daegu is %+v", daegu)
+	}
+}
+
+func TestFailover(t *testing.T) {
+	c := good(t, "failover")
+	want := []string{"nodata", "nodata", "backup"}
+	for i, s := range c.Services {
+		if s.OnAllDown != want[i] {
+			t.Errorf("%s: on_all_down is %s, want %s", s.Name, s.OnAllDown, want[i])
+		}
+	}
+	if c.Services[0].Failover.Ratio != 0.5 {
+		t.Error("ratio is lost")
+	}
+	// A weight given to one member leaves the others at the default.
+	if m := c.Services[2].Members; m[0].Weight != 0 || m[1].Weight != 100 {
+		t.Errorf("weights are %d and %d", m[0].Weight, m[1].Weight)
+	}
+}
+
+func TestChecks(t *testing.T) {
+	c := good(t, "checks")
+	base := config.HealthCheck{Interval: 10 * time.Second, Timeout: 2 * time.Second, Rise: 2, Fall: 3}
+	want := make([]config.HealthCheck, 6)
+	for i := range want {
+		want[i] = base
+	}
+	want[0].Type = "icmp"
+	want[1].Type = "tcp"
+	want[2].Type, want[2].Port, want[2].Send, want[2].Expect = "udp", 123, "\x1b\x00", "ok"
+	want[3].Type, want[3].Path, want[3].Host, want[3].ExpectCodes, want[3].Body = "http", "/healthz?full=1", "www.example.com:8080", []int{200, 204}, "^ok"
+	want[4] = config.HealthCheck{Type: "https", Path: "/", ExpectCodes: []int{200}, Interval: time.Second, Timeout: 500 * time.Millisecond, Rise: 1, Fall: 1}
+	want[5].Type, want[5].Name, want[5].Record = "dns", "example.com", "SOA"
+	ports := []uint16{0, 25, 123, 80, 443, 53}
+	for i, s := range c.Services {
+		if diff := cmp.Diff(want[i], *s.HealthCheck); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", s.Name, diff)
+		}
+		if got := s.HealthCheck.PortFor(s.Members[0].Port); got != ports[i] {
+			t.Errorf("%s: port %d, want %d", s.Name, got, ports[i])
+		}
+	}
+}
+
+// write writes a configuration and returns its path.
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestDefaults(t *testing.T) {
+	path := write(t, "sites: [{name: a}]\n")
+	c, _, err := config.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.DNS; !slices.Equal(got.Listen, []string{"127.0.0.1:5300"}) || !got.ECS || got.MaxUDPPayload != 1232 ||
+		got.DrainTime != 5*time.Second || got.TCP != (config.TCP{IdleTimeout: 10 * time.Second, MaxConnections: 1000, MaxConnectionsPerClient: 100}) {
+		t.Errorf("dns is %+v", got)
+	}
+	if got := c.Reports; got.Listen != "127.0.0.1:8054" || got.Interval != 5*time.Second || got.StaleAfter != 15*time.Second || got.DeadAfter != time.Minute {
+		t.Errorf("reports is %+v", got)
+	}
+	if got := c.Admin; got.Listen != "127.0.0.1:8053" || !got.TelemetryPerService {
+		t.Errorf("admin is %+v", got)
+	}
+	if want := filepath.Join(filepath.Dir(path), "state"); c.State.Directory != want {
+		t.Errorf("state.directory is %s, want %s", c.State.Directory, want)
+	}
+	if got := c.RTT; !slices.Equal(got.Methods, []string{"icmp"}) || got.Prefix != (config.RTTPrefix{IPv4: 24, IPv6: 56}) ||
+		got.Refresh != 5*time.Minute || got.SilentFor != 10*time.Minute || got.MaxTargets != 100_000 || got.MaxSites != 8 || len(got.Exempt) != 0 {
+		t.Errorf("rtt is %+v", got)
+	}
+	if got := c.Sites[0].Capacity; got != (config.Capacity{Resume: 0.9, Hold: time.Minute}) {
+		t.Errorf("capacity is %+v", got)
+	}
+	if got := c.Log; got != (config.Log{Level: "info", Format: "json"}) {
+		t.Errorf("log is %+v", got)
+	}
+
+	// The shipped policies, by name; and every metric's parameters.
+	want := map[string]string{
+		"default":        "health capacity rtt geo connection-load preference least-selected static",
+		"active-standby": "health capacity preference static",
+		"nearest":        "health capacity geo least-selected static",
+		"fastest":        "health capacity rtt geo static",
+		"spread":         "health capacity static",
+	}
+	if len(c.Policies) != len(want) {
+		t.Errorf("%d policies, want %d", len(c.Policies), len(want))
+	}
+	for name, metrics := range want {
+		var got []string
+		for _, s := range c.Policy(name).Steps {
+			got = append(got, s.Metric)
+		}
+		if strings.Join(got, " ") != metrics {
+			t.Errorf("%s is %q", name, got)
+		}
+	}
+	if got := c.Policy("spread").Steps[2].Method; got != "weighted" {
+		t.Errorf("spread's method is %s", got)
+	}
+	path = write(t, "policies: [{name: mine, chain: [{metric: headroom}, {metric: probe-latency}, {metric: active-servers}, {metric: cost, enabled: false}]}]\n")
+	c, _, err = config.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := append(slices.Clone(c.Policy("default").Steps), c.Policy("mine").Steps...)
+	if diff := cmp.Diff([]config.Step{
+		{Metric: "health", Enabled: true},
+		{Metric: "capacity", Enabled: true},
+		{Metric: "rtt", Enabled: true, Tolerance: 0.1, ToleranceAbs: 5 * time.Millisecond, MaxAge: 10 * time.Minute},
+		{Metric: "geo", Enabled: true, Levels: []string{"override", "distance", "subdivision", "country", "continent"}, ToleranceKm: 100},
+		{Metric: "connection-load", Enabled: true, Tolerance: 1, ToleranceRate: 5},
+		{Metric: "preference", Enabled: true},
+		{Metric: "least-selected", Enabled: true, HalfLife: time.Minute},
+		{Metric: "static", Enabled: true, Method: "round-robin"},
+		{Metric: "headroom", Enabled: true, Tolerance: 0.1},
+		{Metric: "probe-latency", Enabled: true, Tolerance: 0.1},
+		{Metric: "active-servers", Enabled: true},
+		{Metric: "cost"},
+	}, steps); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+
+	// A policy of the file replaces the shipped one.
+	c, _, err = config.Load(write(t, "policies: [{name: default, chain: [{metric: static}]}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Policy("default").Steps; len(got) != 1 || len(c.Policies) != 5 {
+		t.Errorf("default is %+v of %d policies", got, len(c.Policies))
+	}
+}
+
+func TestUnits(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		want uint64
+	}{
+		{"1bps", 1},
+		{"1kbps", 1e3},
+		{"900Mbps", 900e6},
+		{"1.5Gbps", 1_500_000_000},
+		{"0.000001Tbps", 1e6},
+		{"1000000Tbps", 1e18},
+		{"0.1Gbps", 100_000_000},
+		{"off", 0},
+	} {
+		c, _, err := config.Load(write(t, "sites: [{name: a, capacity: {bandwidth: "+tt.text+"}}]\n"))
+		if err != nil {
+			t.Errorf("%s: %v", tt.text, err)
+		} else if got := c.Sites[0].Capacity.Bandwidth; got != tt.want {
+			t.Errorf("%s is %d, want %d", tt.text, got, tt.want)
+		}
+	}
+	for text, want := range map[string]config.Threshold{"3": {Count: 3}, "50%": {Share: 0.5}, "100%": {Share: 1}, `"2"`: {Count: 2}} {
+		c, _, err := config.Load(write(t, "sites: [{name: a}]\nzones: [{name: x.test, file: config.yaml}]\n"+
+			"services: [{name: x.test, min_healthy: "+text+", members: [{name: a, site: a, addresses: [192.0.2.1]}]}]\n"))
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else if got := c.Services[0].MinHealthy; got != want {
+			t.Errorf("%s is %+v, want %+v", text, got, want)
+		}
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	path := write(t, "dns: {max_udp_payload: 4096}\nadmin: {telemetry_per_service: true}\n")
+	for name, value := range map[string]string{
+		"GSLBD_DNS__MAX_UDP_PAYLOAD":          "1400", // over the file
+		"GSLBD_DNS__TCP__IDLE_TIMEOUT":        "3s",   // absent from the file, and so is its section
+		"GSLBD_ADMIN__TELEMETRY_PER_SERVICE":  "false",
+		"GSLBD_LOG__QUERIES":                  "0.5",
+		"GSLBD_DNS__NSID":                     "007", // text is text
+		"GSLBD_STATE__DIRECTORY":              "/nowhere/state",
+		"GSLBD_DNS__RATE_LIMIT__SLIP":         "3",
+		"GSLBD_REPORTS__TLS__CERTIFICATE":     "", // an empty value is a value
+		"GSLBCTL_SERVER":                      "http://127.0.0.1:8053",
+		"XGSLBD_DNS__ECS":                     "false",
+		"GSLBD_DNS__MAX_UDP_PAYLOD":           "1",
+		"GSLBD_dns__ecs":                      "false",
+		"GSLBD":                               "1",
+		"GSLB_AGENT_INTERVAL":                 "x",
+		"GSLBD_DNS__COOKIES__ENABLED":         "false",
+		"GSLBD_DNS__RATE_LIMIT__EXEMPT_COUNT": "1",
+	} {
+		t.Setenv(name, value)
+	}
+	c, warnings, err := config.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.DNS.MaxUDPPayload != 1400 || c.DNS.TCP.IdleTimeout != 3*time.Second || c.Admin.TelemetryPerService || c.Log.Queries != 0.5 ||
+		c.DNS.NSID != "007" || c.State.Directory != "/nowhere/state" || c.DNS.RateLimit.Slip != 3 || !c.DNS.ECS {
+		t.Errorf("environment is not over the file: %+v", c)
+	}
+	slices.Sort(warnings)
+	want := []string{
+		path + ": zones: there are none: every query will be refused",
+		"environment GSLBD_DNS__MAX_UDP_PAYLOD: matches no setting and has no effect; did you mean \"GSLBD_DNS__MAX_UDP_PAYLOAD\"?",
+		"environment GSLBD_DNS__RATE_LIMIT__EXEMPT_COUNT: matches no setting and has no effect",
+		"environment GSLBD_dns__ecs: matches no setting and has no effect; did you mean \"GSLBD_DNS__ECS\"?",
+	}
+	if !slices.Equal(warnings, want) {
+		t.Errorf("warnings are %q", warnings)
+	}
+}
+
+func TestEnvironmentRefused(t *testing.T) {
+	path := write(t, "{}\n")
+	for _, tt := range []struct{ name, value, want string }{
+		{"GSLBD_DNS__MAX_UDP_PAYLOAD", "1232.5", `dns.max_udp_payload: "1232.5" is not a whole number in decimal digits`},
+		{"GSLBD_DNS__MAX_UDP_PAYLOAD", "", `dns.max_udp_payload: "" is not a whole number in decimal digits`},
+		{"GSLBD_DNS__MAX_UDP_PAYLOAD", "100", `dns.max_udp_payload: 100 is not between 512 and 4096`},
+		{"GSLBD_DNS__ECS", "yes", `dns.ecs: "yes" is not true or false`},
+		{"GSLBD_RTT__REFRESH", "30", `rtt.refresh: "30" is not a time: write a number and ms, s, m or h, such as 5m`},
+		{"GSLBD_RTT__REFRESH", "0", `rtt.refresh: "0" is not a time: write a number and ms, s, m or h, such as 5m`},
+		{"GSLBD_LOG__QUERIES", "nan", `log.queries: "nan" is not a number: write digits, such as 5 or 0.5`},
+		{"GSLBD_LOG__LEVEL", "", `log.level: must not be empty`},
+		{"GSLBD_REPORTS__LISTEN", "localhost:1", `reports.listen: "localhost:1" is not an address to listen on: write an IP address and a port, such as 127.0.0.1:5300, [::1]:5300, or :5300 for every address`},
+		{"GSLBD_DNS__COOKIES__ENABLED", "true", `dns.cookies.enabled: is not supported by this version: remove it, or set it to false`},
+		{"GSLBD_ADMIN__LISTEN", "192.0.2.1:80", `admin.listen: 192.0.2.1:80 can be reached from other machines, which needs admin.token_file: write one, or listen on loopback`},
+		{"GSLBD_DNS__LISTEN", "127.0.0.1:53", `stands for a list or an entry of one, and the environment sets single values only: write it in the file`},
+		{"GSLBD_SITES__0__NAME", "seoul", `stands for a list or an entry of one, and the environment sets single values only: write it in the file`},
+		{"GSLBD_SITES__NAME", "seoul", `stands for a list or an entry of one, and the environment sets single values only: write it in the file`},
+		{"GSLBD_DNS__TCP", "1", `stands for a section, and the environment sets single values only: add __ and a key`},
+	} {
+		t.Run(tt.name+"="+tt.value, func(t *testing.T) {
+			t.Setenv(tt.name, tt.value)
+			c, _, err := config.Load(path)
+			if want := "environment " + tt.name + ": " + tt.want; err == nil || err.Error() != want {
+				t.Errorf("got  %v\nwant %s", err, want)
+			}
+			if c != nil {
+				t.Error("a faulty variable gave a configuration")
+			}
+		})
+	}
+
+	t.Run("agent", func(t *testing.T) {
+		t.Setenv("GSLB_AGENT_RTT__RATE", "7")
+		t.Setenv("GSLB_AGENT_SITE", "busan")
+		a, _, err := config.LoadAgent("../testdata/config/agent-good/checks.yaml")
+		if err != nil || a.RTT.Rate != 7 || a.Site != "busan" {
+			t.Errorf("got %+v, %v", a, err)
+		}
+		// The environment may give what the file lacks.
+		text := "servers: [\"http://127.0.0.1:1\"]\nhaproxy: [{socket: /a, virtual_servers: [{name: a, frontend: f, backend: b}]}]\n"
+		if a, _, err = config.LoadAgent(write(t, text)); err != nil || a.Site != "busan" {
+			t.Errorf("got %+v, %v", a, err)
+		}
+	})
+}
+
+func TestAgentFile(t *testing.T) {
+	a, _, err := config.LoadAgent("../testdata/config/agent-good/haproxy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &config.Agent{
+		Site: "seoul", Agent: "lb1", Interval: 5 * time.Second,
+		Servers: []string{"http://192.0.2.1:8054", "https://gslbd2.example.com"},
+		RTT:     config.AgentRTT{Enabled: true, Rate: 200, Methods: []string{"icmp"}},
+		HAProxy: []config.HAProxy{
+			{Socket: "/run/haproxy/admin.sock", Timeout: 2 * time.Second, VirtualServers: []config.HAProxyVirtualServer{
+				{Name: "web", Frontend: "fe-https", Backend: "be-app", Address: netip.MustParseAddr("203.0.113.10"), Port: 443, Protocol: "tcp"},
+			}},
+			{Socket: "127.0.0.1:9999", Timeout: 500 * time.Millisecond, VirtualServers: []config.HAProxyVirtualServer{
+				{Name: "dns", Frontend: "_fe:1", Backend: "be-dns", Protocol: "udp"},
+			}},
+			{Socket: "[::1]:9999", Timeout: 2 * time.Second, VirtualServers: []config.HAProxyVirtualServer{
+				{Name: "mail", Frontend: "mail", Backend: "mail", Protocol: "tcp"},
+			}},
+		},
+		Linux: config.Linux{Sessions: true},
+		Log:   config.AgentLog{Level: "info", Format: "json"},
+	}
+	if diff := cmp.Diff(want, a, cmp.Comparer(func(x, y netip.Addr) bool { return x == y })); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if a, _, err = config.LoadAgent("../testdata/config/agent-good/checks.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	if vs := a.VirtualServers[0]; vs.Protocol != "tcp" || vs.Check.Host != "www.example.com" || vs.Check.Path != "/" || !vs.Check.Verify ||
+		vs.Servers[1].Address != netip.MustParseAddrPort("[2001:db8::20]:443") {
+		t.Errorf("virtual server is %+v", vs)
+	}
+	if a.RTT.Enabled || a.Linux != (config.Linux{Interface: "eth0.100"}) {
+		t.Errorf("rtt is %+v, linux is %+v", a.RTT, a.Linux)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		t.Skip("this machine has no name: ", err)
+	}
+	text := "site: a\nservers: [\"http://127.0.0.1:1\"]\nhaproxy: [{socket: /a, virtual_servers: [{name: a, frontend: f, backend: b}]}]\n"
+	if a, _, err = config.LoadAgent(write(t, text)); err != nil || a.Agent != host {
+		t.Errorf("agent is %+v, %v; want %s", a, err, host)
+	}
+}
+
+func TestSecretFiles(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "config.yaml")
+	const text = "admin: {listen: \"0.0.0.0:8053\", token_file: token}\nsites: [{name: a, token_file: token}]\n"
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	token := filepath.Join(dir, "token")
+	for _, tt := range []struct {
+		content string
+		mode    os.FileMode
+		want    string // after the path
+	}{
+		{"s3cret\n", 0o600, ""},
+		{"  s3cret  ", 0o400, ""},
+		{"s3cret", 0o640, token + " can be read or written by others than its owner (mode 0640): run chmod 600 " + token},
+		{"s3cret", 0o604, token + " can be read or written by others than its owner (mode 0604): run chmod 600 " + token},
+		{"", 0o600, token + " is empty"},
+		{" \n", 0o600, token + " is empty"},
+		{"two words", 0o600, token + " must hold a single word of printable ASCII, at most 4096 bytes"},
+		{"a\r\nb", 0o600, token + " must hold a single word of printable ASCII, at most 4096 bytes"},
+		{strings.Repeat("x", 4097), 0o600, token + " must hold a single word of printable ASCII, at most 4096 bytes"},
+	} {
+		_ = os.Remove(token)
+		if err := os.WriteFile(token, []byte(tt.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(token, tt.mode); err != nil {
+			t.Fatal(err)
+		}
+		c, _, err := config.Load(path)
+		if tt.want != "" {
+			want := path + ":1: admin.token_file: " + tt.want + "\n" + path + ":2: sites[0].token_file: " + tt.want
+			if err == nil || err.Error() != want {
+				t.Errorf("%q %v: got  %v\nwant %s", tt.content, tt.mode, err, want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%q %v: %v", tt.content, tt.mode, err)
+			continue
+		}
+		if string(c.Admin.Token) != "s3cret" || string(c.Sites[0].Token) != "s3cret" || c.Admin.TokenFile != token {
+			t.Errorf("token is %q of %s", string(c.Admin.Token), c.Admin.TokenFile)
+		}
+	}
+	if err := os.Remove(token); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(token, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := config.Load(path); err == nil || !strings.Contains(err.Error(), token+" is not a file") {
+		t.Errorf("a directory as secret: %v", err)
+	}
+}
+
+func TestLoadUnreadable(t *testing.T) {
+	dir := t.TempDir()
+	if _, _, err := config.Load(filepath.Join(dir, "none.yaml")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("missing file: %v", err)
+	}
+	if _, _, err := config.Load(dir); err == nil {
+		t.Error("a directory was read")
+	}
+	large := filepath.Join(dir, "large.yaml")
+	if err := os.WriteFile(large, []byte(strings.Repeat("# x\n", 16<<20/4+1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := config.Load(large); err == nil || err.Error() != large+": has more than 16 MiB, and cannot be meant" {
+		t.Errorf("large file: %v", err)
+	}
+}
+
+func TestManyFaults(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("rtt:\n  exempt:\n")
+	for i := range 3000 {
+		fmt.Fprintf(&b, "    - x%d\n", i)
+	}
+	_, _, err := config.Load(write(t, b.String()))
+	var all config.Errors
+	if !errors.As(err, &all) || len(all) != 1000 {
+		t.Fatalf("got %d faults", len(all))
+	}
+	if n := strings.Count(err.Error(), "\n"); n != 100 || !strings.HasSuffix(err.Error(), "\n(and 900 more)") {
+		t.Errorf("the text has %d lines", n+1)
+	}
+	if got := errors.Unwrap(err); got != nil || !errors.Is(err, all[999]) {
+		t.Error("the single faults cannot be found")
+	}
+}
+
+func TestSecretHides(t *testing.T) {
+	s := config.Admin{Token: "s3cret"}
+	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+		if got := fmt.Sprintf(format, s); strings.Contains(got, "s3cret") || strings.Contains(got, "733363726574") {
+			t.Errorf("%s shows the secret: %s", format, got)
+		}
+		if got := fmt.Sprintf(format, s.Token); got != "(secret)" {
+			t.Errorf("%s gives %s", format, got)
+		}
+	}
+	if text, err := s.Token.MarshalText(); string(text) != "(secret)" || err != nil || s.Token.String() != "(secret)" {
+		t.Errorf("text is %s, %v", text, err)
+	}
+}
+
+func TestNeedsRestart(t *testing.T) {
+	load := func(text string) *config.Config {
+		c, _, err := config.Load(write(t, text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	old := load("state: {directory: /a}\n")
+	if got := load("state: {directory: /a}\nlog: {level: debug}\ndns: {nsid: x}\n").NeedsRestart(old); got != nil {
+		t.Errorf("needs a restart: %q", got)
+	}
+	got := load(`{dns: {listen: ["127.0.0.1:1", "[::1]:1"]}, reports: {listen: "127.0.0.1:2"}, admin: {listen: "127.0.0.1:3"}, state: {directory: /b}, log: {format: text}}`).NeedsRestart(old)
+	want := []string{
+		"dns.listen: 127.0.0.1:5300 is in force, 127.0.0.1:1, [::1]:1 needs a restart",
+		"reports.listen: 127.0.0.1:8054 is in force, 127.0.0.1:2 needs a restart",
+		"admin.listen: 127.0.0.1:8053 is in force, 127.0.0.1:3 needs a restart",
+		"state.directory: /a is in force, /b needs a restart",
+		"log.format: json is in force, text needs a restart",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
