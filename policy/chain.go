@@ -246,7 +246,7 @@ func (q *Query) allDown() Kind {
 		}
 		if good > 0 {
 			q.scratch.all = partition(q.scratch.all, nil, func(c *Candidate) bool { return c.LastGood[q.Family] })
-			q.traceAllDown(choice, "the members that were last up")
+			q.traceAllDown(choice, "the members that were last up for %s", q.Family)
 			return Answer
 		}
 		choice = state.AllDownAll
@@ -255,28 +255,28 @@ func (q *Query) allDown() Kind {
 	case state.AllDownBackup:
 		for _, a := range q.Service.LastResort {
 			if a.Is4() == (q.Family == state.V4) {
-				q.traceAllDown(choice, "the addresses of last_resort")
+				q.traceAllDown(choice, "the addresses of last_resort for %s", q.Family)
 				return LastResort
 			}
 		}
-		q.traceAllDown(choice, "no data, since last_resort has no "+q.Family.String()+" address")
+		q.traceAllDown(choice, "no data, since last_resort has no address of %s", q.Family)
 		return NoData
 	case state.AllDownNoData:
-		q.traceAllDown(choice, "no data")
+		q.traceAllDown(choice, "no data for %s", q.Family)
 		return NoData
 	case state.AllDownServFail:
-		q.traceAllDown(choice, "server failure")
+		q.traceAllDown(choice, "server failure for %s", q.Family)
 		return ServFail
 	}
 	// A client that gets no data for this family uses the other one, which works.
 	other := q.Family.Other()
 	for _, m := range q.Service.Members {
 		if m.InPool && m.Has(other) && m.Forced < state.ForcedDown && m.Up[other] {
-			q.traceAllDown(q.Service.OnAllDown, "no data, since "+other.String()+" has a member up")
+			q.traceAllDown(q.Service.OnAllDown, "no data, since a member is up for %s", other)
 			return NoData
 		}
 	}
-	q.traceAllDown(q.Service.OnAllDown, "all members, by the chain without health")
+	q.traceAllDown(q.Service.OnAllDown, "all members for %s, by the chain without health", q.Family)
 	return Answer
 }
 

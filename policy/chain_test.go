@@ -240,26 +240,26 @@ func TestOnAllDown(t *testing.T) {
 		want   string
 		trace  string
 	}{
-		{"all", state.AllDownAll, nil, policy.Answer, "a b c", "all: all members, by the chain without health"},
-		{"all, the other family is up", state.AllDownAll, v6up, policy.NoData, "", "all: no data, since ipv6 has a member up"},
+		{"all", state.AllDownAll, nil, policy.Answer, "a b c", "all: all members for ipv4, by the chain without health"},
+		{"all, the other family is up", state.AllDownAll, v6up, policy.NoData, "", "all: no data, since a member is up for ipv6"},
 		{"all, the other family is up but forced down", state.AllDownAll, func(w *world) {
 			v6up(w)
 			w.of("c").Forced = state.ForcedDown
-		}, policy.Answer, "a b", "all: all members, by the chain without health"},
+		}, policy.Answer, "a b", "all: all members for ipv4, by the chain without health"},
 		{"all, the other family is up outside the pool", state.AllDownAll, func(w *world) {
 			v6up(w)
 			w.of("c").InPool = false
-		}, policy.Answer, "a b", "all: all members, by the chain without health"},
-		{"last known good", state.AllDownLastKnownGood, good, policy.Answer, "b", "last-known-good: the members that were last up"},
-		{"last known good, none", state.AllDownLastKnownGood, nil, policy.Answer, "a b c", "last-known-good: all members, by the chain without health"},
+		}, policy.Answer, "a b", "all: all members for ipv4, by the chain without health"},
+		{"last known good", state.AllDownLastKnownGood, good, policy.Answer, "b", "last-known-good: the members that were last up for ipv4"},
+		{"last known good, none", state.AllDownLastKnownGood, nil, policy.Answer, "a b c", "last-known-good: all members for ipv4, by the chain without health"},
 		{"backup", state.AllDownBackup, func(w *world) {
 			w.LastResort = []netip.Addr{netip.MustParseAddr("2001:db8::99"), netip.MustParseAddr("192.0.2.99")}
-		}, policy.LastResort, "", "backup: the addresses of last_resort"},
+		}, policy.LastResort, "", "backup: the addresses of last_resort for ipv4"},
 		{"backup of the other family", state.AllDownBackup, func(w *world) {
 			w.LastResort = []netip.Addr{netip.MustParseAddr("2001:db8::99")}
-		}, policy.NoData, "", "backup: no data, since last_resort has no ipv4 address"},
-		{"no data", state.AllDownNoData, good, policy.NoData, "", "nodata: no data"},
-		{"server failure", state.AllDownServFail, good, policy.ServFail, "", "servfail: server failure"},
+		}, policy.NoData, "", "backup: no data, since last_resort has no address of ipv4"},
+		{"no data", state.AllDownNoData, good, policy.NoData, "", "nodata: no data for ipv4"},
+		{"server failure", state.AllDownServFail, good, policy.ServFail, "", "servfail: server failure for ipv4"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -52,13 +52,14 @@ func (m rtt) Keep(q *Query, set []Candidate) int {
 
 // keep compares the candidates by the row of the client's network; nil: nothing is known of it.
 func (m rtt) keep(q *Query, set []Candidate, row *state.RTTRow) int {
+	oldest := q.Now.Add(-m.maxAge)
 	for i := range set {
 		c := &set[i]
 		c.NoData = true
 		if row == nil || c.Site.RTTBlind || c.Site.Freshness == state.Stale || c.Site.Freshness == state.Dead {
 			continue
 		}
-		if v, ok := row.Of(c.Site.ID); ok && q.Now.Sub(v.Newest) < m.maxAge {
+		if v, ok := row.Of(c.Site.ID); ok && v.Newest.After(oldest) {
 			c.Value, c.NoData = float64(v.RTT), false
 		}
 	}

@@ -129,9 +129,10 @@ func (c *Chain) traceUnused(q *Query) {
 	}
 }
 
-func (q *Query) traceAllDown(choice state.OnAllDown, what string) {
+// traceAllDown records what on_all_down did; what has a place for the family. It does nothing unless tracing.
+func (q *Query) traceAllDown(choice state.OnAllDown, what string, f state.Family) {
 	if q.Trace != nil {
-		q.Trace.OnAllDown = choice.String() + ": " + what
+		q.Trace.OnAllDown = choice.String() + ": " + fmt.Sprintf(what, f)
 	}
 }
 
