@@ -115,7 +115,7 @@ func (c Check) resolved() (Check, error) {
 		}
 	case HTTP, HTTPS:
 		if c.Port == 0 {
-			c.Port = map[Type]uint16{HTTP: 80, HTTPS: 443}[c.Type]
+			c.Port = defaultPort(c.Type)
 		}
 		if c.Path == "" {
 			c.Path = "/"
@@ -139,7 +139,7 @@ func (c Check) resolved() (Check, error) {
 		}
 	case DNS:
 		if c.Port == 0 {
-			c.Port = 53
+			c.Port = defaultPort(c.Type)
 		}
 		if c.DNSType == "" {
 			c.DNSType = "NS"
@@ -154,6 +154,19 @@ func (c Check) resolved() (Check, error) {
 		return c, fmt.Errorf("type: %q is none of icmp, tcp, udp, http, https, dns", c.Type)
 	}
 	return c, nil
+}
+
+// defaultPort returns the port of a type of check, or 0.
+func defaultPort(t Type) uint16 {
+	switch t {
+	case HTTP:
+		return 80
+	case HTTPS:
+		return 443
+	case DNS:
+		return 53
+	}
+	return 0
 }
 
 // sameTarget says whether two checks ask the same in the same way, whatever their schedule.

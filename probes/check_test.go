@@ -507,6 +507,35 @@ func TestCheckDescriptors(t *testing.T) {
 	}
 }
 
+// The Host header and the path are what a browser would send.
+func TestNewRequest(t *testing.T) {
+	for _, tt := range []struct {
+		check Check
+		want  string
+	}{
+		{Check{Type: HTTP, Addr: netip.MustParseAddr("192.0.2.1")}, "192.0.2.1 /"},
+		{Check{Type: HTTP, Addr: netip.MustParseAddr("192.0.2.1"), Port: 8080, Path: "/a?b=c"}, "192.0.2.1:8080 /a?b=c"},
+		{Check{Type: HTTPS, Addr: netip.MustParseAddr("2001:db8::1")}, "[2001:db8::1] /"},
+		{Check{Type: HTTPS, Addr: netip.MustParseAddr("fe80::1%eth0"), Port: 80}, "[fe80::1]:80 /"},
+		{Check{Type: HTTP, Addr: netip.MustParseAddr("::ffff:192.0.2.1"), Host: "app.test:81"}, "app.test:81 /"},
+	} {
+		tt.check.Key = "k"
+		c, err := tt.check.resolved()
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		req, err := newRequest(t.Context(), c)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if got := req.Host + " " + req.URL.RequestURI(); got != tt.want {
+			t.Errorf("%+v: %s, want %s", tt.check, got, tt.want)
+		}
+	}
+}
+
 func TestCheckValidate(t *testing.T) {
 	good := Check{Key: "k", Type: HTTP, Addr: netip.MustParseAddr("127.0.0.1")}
 	for _, tt := range []struct {
@@ -525,7 +554,7 @@ func TestCheckValidate(t *testing.T) {
 		{"timeout above interval", func(c *Check) { c.Interval, c.Timeout = time.Second, 2*time.Second }, "timeout: 2s must be above 0 and at most the interval, 1s"},
 		{"negative rise", func(c *Check) { c.Rise = -1 }, "rise -1, fall 3: must be at least 1"},
 		{"relative path", func(c *Check) { c.Path = "healthz" }, `path: "healthz" must begin with /`},
-		{"bad path", func(c *Check) { c.Path = "/%zz" }, `path: parse "http://127.0.0.1:80/%zz": invalid URL escape "%zz"`},
+		{"bad path", func(c *Check) { c.Path = "/%zz" }, `path: parse "http://127.0.0.1/%zz": invalid URL escape "%zz"`},
 		{"bad host", func(c *Check) { c.Host = "a b" }, `host: "a b" is not a host name`},
 		{"bad code", func(c *Check) { c.ExpectCodes = []int{20} }, "expect: 20 is not a status code between 200 and 599"},
 		{"bad body", func(c *Check) { c.Body = "(" }, "body: error parsing regexp: missing closing ): `(`"},

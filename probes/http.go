@@ -17,7 +17,10 @@ import (
 
 // newRequest returns the request of an http or https check.
 func newRequest(ctx context.Context, c Check) (*http.Request, error) {
-	target := netip.AddrPortFrom(c.Addr, c.Port).String()
+	target := netip.AddrPortFrom(c.Addr.WithZone(""), c.Port).String()
+	if c.Port == defaultPort(c.Type) {
+		target = target[:strings.LastIndexByte(target, ':')]
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, string(c.Type)+"://"+target+c.Path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("path: %w", err)

@@ -224,6 +224,12 @@ func TestMonitorOutagePhases(t *testing.T) {
 	}
 }
 
+// settle lets a time pass, and all that is due at its end.
+func settle(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 func TestMonitorSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := up
@@ -241,17 +247,17 @@ func TestMonitorSet(t *testing.T) {
 		m.Set([]Check{c})
 		stop := start(t, m)
 		defer stop()
-		time.Sleep(5 * time.Second)
+		settle(5 * time.Second)
 		first := at[0]
 		// Unchanged, in another slice: the schedule goes on, and the state.
 		for range 4 {
-			time.Sleep(time.Second)
+			settle(time.Second)
 			same := testCheck("a")
 			same.ExpectCodes = []int{200}
 			same.Interval, same.Rise = DefaultInterval, DefaultRise // the defaults written out are no change
 			m.Set([]Check{same})
 		}
-		time.Sleep(5 * time.Second)
+		settle(5 * time.Second)
 		if len(at) != 2 || at[1]-first < 10*time.Second || got[1].Changed {
 			t.Fatalf("unchanged: runs at %v, %+v", at, got)
 		}
@@ -259,7 +265,7 @@ func TestMonitorSet(t *testing.T) {
 		state = down
 		c.Interval = 20 * time.Second
 		m.Set([]Check{c})
-		time.Sleep(3 * time.Second)
+		settle(3 * time.Second)
 		if len(got) != 3 || !got[2].Up || got[2].Changed {
 			t.Fatalf("other interval: %+v", got)
 		}
@@ -269,20 +275,20 @@ func TestMonitorSet(t *testing.T) {
 		if m.Pending() != 1 {
 			t.Errorf("%d pending, want 1", m.Pending())
 		}
-		time.Sleep(3 * time.Second)
+		settle(3 * time.Second)
 		if len(got) != 4 || got[3].Up || !got[3].Changed {
 			t.Fatalf("other port: %+v", got)
 		}
 		// Invalid: it is shown as such, and told again at the default interval.
 		c.Port = 0
 		m.Set([]Check{c})
-		time.Sleep(15 * time.Second)
+		settle(15 * time.Second)
 		if len(got) != 6 || !got[5].Unrunnable || got[5].Changed || got[5].Err != "cannot be run: port: a tcp check needs one" {
 			t.Fatalf("invalid: %+v", got)
 		}
 		// Removed: nothing more is heard.
 		m.Set(nil)
-		time.Sleep(time.Minute)
+		settle(time.Minute)
 		if len(got) != 6 || m.Pending() != 0 {
 			t.Errorf("removed: %+v", got)
 		}
@@ -324,8 +330,7 @@ func TestMonitorCutShort(t *testing.T) {
 				case "stopped":
 					stop()
 				}
-				time.Sleep(5 * time.Second)
-				synctest.Wait()
+				settle(5 * time.Second)
 				var want []bool
 				if how == "replaced" {
 					want = []bool{true}

@@ -40,6 +40,10 @@ const (
 	// dnsSockets is the number of UDP sockets a family: each has a port of its own that a forger must guess.
 	dnsSockets = 4
 
+	// complaint is how often it is logged at most that packets cannot be sent: a local firewall may forbid some targets
+	// and not others.
+	complaint = time.Minute
+
 	// clockStep is the difference between what the wall clock and the monotonic clock say of one probe from which on
 	// the wall clock is not believed. Slewing (500 ppm) stays below it.
 	clockStep = time.Millisecond
@@ -92,16 +96,16 @@ type Prober struct {
 	wake     chan struct{}
 	counters counters
 
-	mu      sync.Mutex
-	active  map[netip.Addr]*target // queued or in flight
-	queue   []*target              // to be begun
-	again   []appointment          // the next packet is due, in order of time or nearly
-	expire  []appointment          // the method's time is over, in order of time
-	flights map[flightKey]*flight
-	random  *rand.ChaCha8
-	seq     uint16
-	sockets map[socketKey][]*socket // written by Run before anything else starts
-	refused bool                    // the last packet could not be sent here, to log transitions only
+	mu         sync.Mutex
+	active     map[netip.Addr]*target // queued or in flight
+	queue      []*target              // to be begun
+	again      []appointment          // the next packet is due, in order of time or nearly
+	expire     []appointment          // the method's time is over, in order of time
+	flights    map[flightKey]*flight
+	random     *rand.ChaCha8
+	seq        uint16
+	sockets    map[socketKey][]*socket // written by Run before anything else starts
+	complained time.Duration           // since epoch: when it was last logged that packets cannot be sent
 }
 
 // A target is an address that is being probed. Guarded by the Prober's mu.
@@ -375,13 +379,9 @@ func (p *Prober) step(limit int) (sent int, idle bool) {
 		err := p.packetLocked(t, socket)
 		sent++
 		local := err != nil && !remote(err)
-		if local != p.refused {
-			p.refused = local
-			if local {
-				p.log.Warn("probes cannot be sent", zap.String("method", socket.method), zap.Error(err))
-			} else {
-				p.log.Info("probes can be sent again")
-			}
+		if local && (p.complained == 0 || now-p.complained >= complaint) {
+			p.complained = now
+			p.log.Warn("some probes cannot be sent", zap.String("method", socket.method), zap.Stringer("ldns", t.addr), zap.Error(err))
 		}
 		if err == unix.EAGAIN || err == unix.ENOBUFS || err == unix.ENOMEM {
 			// The socket is full: this one and the rest wait.
