@@ -119,7 +119,9 @@ d      DNAME  a
 		}
 	}
 	if _, err := dns.Build([]dns.ZoneOptions{{Name: "gslb.test", File: file}}, []dns.ServiceOptions{
-		{Name: "txt.gslb.test", Members: addr}, {Name: "gslb.test", Members: addr}, {Name: "*.w.gslb.test", Members: addr},
+		{Name: "txt.gslb.test", Members: addr},
+		{Name: "gslb.test", Members: addr},
+		{Name: "*.w.gslb.test", Members: addr},
 		{Name: "c.gslb.test", Members: cname},
 	}); err != nil {
 		t.Errorf("good services refused: %v", err)
