@@ -33,6 +33,7 @@ const (
 	maxSentRTTs    = 10_000           // round trips in one report: about 1 MB of the 4 that a receiver reads
 	probeAgain     = 30 * time.Second // several gslbd name the same resolver at about the same time
 	maxRecent      = 100_000          // resolvers remembered for probeAgain
+	maxLogged      = 20               // warnings in one log line
 	repeatLogEvery = time.Minute      // a text that is another one each time is logged at most this often
 )
 
@@ -262,7 +263,7 @@ func (a *Agent) read(ctx context.Context) *round {
 			a.log.Info("reader works again", zap.Int("reader", i))
 		}
 		if text := strings.Join(readings[i].Warnings, "; "); l.warnings.changed(now, text) && text != "" {
-			a.log.Warn("reader warns", zap.Strings("warnings", readings[i].Warnings))
+			a.log.Warn("reader warns", zap.Strings("warnings", readings[i].Warnings[:min(len(readings[i].Warnings), maxLogged)]))
 		}
 	}
 	a.sequence++
@@ -337,7 +338,7 @@ func (a *Agent) deliver(ctx context.Context, p *peer, r *round) {
 	}
 	p.cursor = upTo
 	if text := strings.Join(answer.Warnings, "; "); p.warnings.changed(now, text) && text != "" {
-		p.log.Warn("gslbd warns", zap.Strings("warnings", answer.Warnings[:min(len(answer.Warnings), 20)]))
+		p.log.Warn("gslbd warns", zap.Strings("warnings", answer.Warnings[:min(len(answer.Warnings), maxLogged)]))
 	}
 	if answer.IntervalMS > 0 {
 		before := a.Interval()

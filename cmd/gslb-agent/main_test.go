@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"gslbd/probes"
 	"gslbd/sitereport"
 )
 
@@ -114,8 +116,27 @@ log: {level: error}
 	if s := first.Load; s == nil || s.Sessions == nil {
 		t.Errorf("no sessions: %+v", s)
 	}
-	if second := next(); second.Load.BitsPerSecIn == nil {
+	second := next()
+	if second.Load.BitsPerSecIn == nil {
 		t.Error("no traffic in the second report")
+	}
+
+	if _, err := probes.CanICMP(false); err == nil {
+		for i, r := 0, second; ; i, r = i+1, next() {
+			if len(r.RTTs) > 0 {
+				if got := r.RTTs[0]; got.Resolver != netip.MustParseAddr("127.0.0.53") || got.Lost || got.Method != "icmp" || *got.Millis <= 0 {
+					t.Errorf("round trip %+v", got)
+				}
+				break
+			}
+			if i == 15 {
+				t.Fatal("no round trip comes")
+			}
+		}
+	} else if os.Getenv("E2E") == "require" {
+		t.Error(err)
+	} else {
+		t.Log("SKIP: round trips, which need ICMP: ", err)
 	}
 
 	write("agent.yaml", "site: 7\nservers: nowhere\n")
