@@ -168,8 +168,12 @@ func TestSources(t *testing.T) {
 		{"listed without health: stays", state.DeadCheck, true, false, []step{{report: says("seoul", down)}, {report: mute, wait: 5 * time.Second}, {report: mute}}, false, ""},
 		{"listed without health for dead_after", state.DeadCheck, true, false, []step{
 			{report: says("seoul", up)},
-			{report: mute, wait: 14 * time.Second}, {report: mute, wait: 14 * time.Second}, {report: mute, wait: 14 * time.Second},
-			{report: mute, wait: 14 * time.Second}, {report: mute, wait: 14 * time.Second}, {report: mute},
+			{report: mute, wait: 14 * time.Second},
+			{report: mute, wait: 14 * time.Second},
+			{report: mute, wait: 14 * time.Second},
+			{report: mute, wait: 14 * time.Second},
+			{report: mute, wait: 14 * time.Second},
+			{report: mute},
 		}, false, "no health in the report"},
 	}
 	for _, test := range tests {

@@ -1,0 +1,217 @@
+package state_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"gslbd/state"
+)
+
+func sample(resolver string, ms float64, age time.Duration) state.RTTSample {
+	return state.RTTSample{Resolver: addr(resolver), RTT: time.Duration(ms * float64(time.Millisecond)), Age: age, Method: "icmp"}
+}
+
+func TestRTTKey(t *testing.T) {
+	table := state.NewRTTTable(state.RTTConfig{})
+	for in, want := range map[string]string{
+		"203.0.113.53":        "203.0.113.0/24",
+		"::ffff:203.0.113.53": "203.0.113.0/24",
+		"2001:db8:1:2ff::53":  "2001:db8:1:200::/56",
+		"fe80::1%eth0":        "fe80::/56",
+	} {
+		if got := table.Key(addr(in)).String(); got != want {
+			t.Errorf("Key(%s) = %s, want %s", in, got, want)
+		}
+	}
+	if got := table.Key(netip.Addr{}); got.IsValid() {
+		t.Errorf("Key of no address = %v", got)
+	}
+	if a, b := table.Bits(addr("192.0.2.1")), table.Bits(addr("2001:db8::1")); a != 24 || b != 56 {
+		t.Errorf("bits %d and %d", a, b)
+	}
+	other := state.NewRTTTable(state.RTTConfig{PrefixV4: 20, PrefixV6: 48})
+	if got := other.Key(addr("203.0.113.53")).String(); got != "203.0.112.0/20" {
+		t.Errorf("Key = %s", got)
+	}
+}
+
+func TestRTTMedian(t *testing.T) {
+	now := time.Now()
+	tests := []struct {
+		ms   []float64
+		want float64
+	}{
+		{[]float64{30}, 30},
+		{[]float64{30, 40}, 35},
+		{[]float64{30, 500, 31}, 31},
+		{[]float64{30, 500, 31, 32, 33}, 32},
+		{[]float64{1000, 1000.1, 1000.2, 10, 11, 12, 13, 14}, 12}, // only the last five
+		{[]float64{0.0004}, 0.001},                                // a microsecond is the least
+	}
+	for _, test := range tests {
+		table := state.NewRTTTable(state.RTTConfig{})
+		for i, ms := range test.ms {
+			table.Add(3, []state.RTTSample{sample("203.0.113.53", ms, 0)}, now.Add(time.Duration(i)*time.Minute))
+		}
+		v, ok := table.Row(table.Key(addr("203.0.113.99"))).Of(3)
+		if got := float64(v.RTT) / float64(time.Millisecond); !ok || got != test.want {
+			t.Errorf("%v: median %g, want %g", test.ms, got, test.want)
+		}
+		if want := now.Add(time.Duration(len(test.ms)-1) * time.Minute); !v.Newest.Equal(want) {
+			t.Errorf("newest %v, want %v", v.Newest, want)
+		}
+	}
+}
+
+func TestRTTSamples(t *testing.T) {
+	now := time.Now()
+	table := state.NewRTTTable(state.RTTConfig{})
+	table.Add(1, []state.RTTSample{
+		sample("203.0.113.53", 30, time.Second),
+		{Resolver: addr("203.0.113.53"), Lost: true},
+		{Resolver: addr("203.0.113.53"), RTT: -time.Second},
+		{Resolver: addr("203.0.113.53"), RTT: time.Second, Age: -time.Second},
+		{RTT: time.Second},
+		sample("203.0.113.53", 30, time.Second), // sent again
+	}, now)
+	table.Add(1, []state.RTTSample{sample("203.0.113.53", 30, 6*time.Second)}, now.Add(5*time.Second)) // and again
+	table.Add(2, []state.RTTSample{sample("203.0.113.54", 200, 0)}, now)
+	table.Add(1, []state.RTTSample{sample("203.0.113.53", 90, time.Hour)}, now) // an old one that comes late
+	row := table.Row(table.Key(addr("203.0.113.1")))
+	v, _ := row.Of(1)
+	if v.RTT != 60*time.Millisecond || !v.Newest.Equal(now.Add(-time.Second)) {
+		t.Errorf("site 1: %v at %v", v.RTT, v.Newest)
+	}
+	if v, ok := row.Of(2); !ok || v.RTT != 200*time.Millisecond {
+		t.Errorf("site 2: %v", v.RTT)
+	}
+	if _, ok := row.Of(9); ok {
+		t.Error("a value of a site that measured nothing")
+	}
+	if _, ok := (*state.RTTRow)(nil).Of(1); ok {
+		t.Error("a value of no row")
+	}
+	for _, key := range []netip.Prefix{{}, netip.MustParsePrefix("203.0.113.0/25"), netip.MustParsePrefix("198.51.100.0/24")} {
+		if table.Row(key) != nil {
+			t.Errorf("Row(%v) is not nil", key)
+		}
+	}
+	if table.Len() != 1 {
+		t.Errorf("len %d", table.Len())
+	}
+}
+
+func network(i int) netip.Addr {
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], uint32(i)<<8|53)
+	return netip.AddrFrom4(b)
+}
+
+// A map is the oracle: as long as the table has room, it holds exactly what was added.
+func TestRTTTableAgainstMap(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	table := state.NewRTTTable(state.RTTConfig{MaxTargets: 200_000})
+	oracle := map[netip.Prefix]time.Duration{}
+	now := time.Now()
+	for range 50_000 {
+		a := network(1 + rnd.IntN(1<<24-1))
+		if rnd.IntN(4) == 0 {
+			b := [16]byte{0x20, 0x01, 0x0d, 0xb8}
+			binary.BigEndian.PutUint32(b[4:], rnd.Uint32())
+			a = netip.AddrFrom16(b)
+		}
+		rtt := time.Duration(1+rnd.IntN(1e6)) * time.Microsecond
+		if _, ok := oracle[table.Key(a)]; ok {
+			continue
+		}
+		table.Add(0, []state.RTTSample{{Resolver: a, RTT: rtt}}, now)
+		oracle[table.Key(a)] = rtt
+	}
+	if table.Len() != len(oracle) {
+		t.Errorf("len %d, want %d", table.Len(), len(oracle))
+	}
+	for key, want := range oracle {
+		if v, ok := table.Row(key).Of(0); !ok || v.RTT != want {
+			t.Fatalf("%v: %v %v, want %v", key, ok, v.RTT, want)
+		}
+	}
+}
+
+func TestRTTTableIsBounded(t *testing.T) {
+	for _, most := range []int{1, 7, 1000, 20_000} {
+		t.Run(fmt.Sprint(most), func(t *testing.T) {
+			table := state.NewRTTTable(state.RTTConfig{MaxTargets: most})
+			now := time.Now()
+			n := 3 * most
+			for i := range n {
+				table.Add(0, []state.RTTSample{{Resolver: network(i), RTT: time.Millisecond}}, now.Add(time.Duration(i)*time.Millisecond))
+			}
+			if got := table.Len(); got > most || got < most*9/10 {
+				t.Errorf("len %d, want at most %d and little less", got, most)
+			}
+			// What goes first is what asked the longest ago.
+			if table.Row(table.Key(network(n-1))) == nil {
+				t.Error("the newest is gone")
+			}
+			if most > 1 && table.Row(table.Key(network(0))) != nil {
+				t.Error("the oldest is still there")
+			}
+		})
+	}
+}
+
+func TestRTTTableReadersWhileWriting(t *testing.T) {
+	table := state.NewRTTTable(state.RTTConfig{MaxTargets: 2000})
+	now := time.Now()
+	keep := network(1 << 20)
+	stop := make(chan struct{})
+	var readers, writers sync.WaitGroup
+	for range 2 {
+		readers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				for i := range 500 {
+					if row := table.Row(table.Key(network(i))); row != nil && len(row.Values) == 0 {
+						t.Error("an empty row")
+						return
+					}
+				}
+			}
+		})
+	}
+	for w := range 2 {
+		writers.Go(func() {
+			for i := range 10_000 {
+				table.Add(uint16(w), []state.RTTSample{{Resolver: network(i % 5000), RTT: time.Millisecond}, {Resolver: keep, RTT: time.Second}}, now.Add(time.Duration(i)))
+			}
+		})
+	}
+	writers.Wait()
+	close(stop)
+	readers.Wait()
+	if _, ok := table.Row(table.Key(keep)).Of(1); !ok {
+		t.Error("the network that asked all along is gone")
+	}
+}
+
+func TestRTTRowAllocatesNothing(t *testing.T) {
+	table := state.NewRTTTable(state.RTTConfig{})
+	table.Add(0, []state.RTTSample{sample("203.0.113.53", 30, 0)}, time.Now())
+	a := addr("203.0.113.53")
+	if n := testing.AllocsPerRun(100, func() {
+		if _, ok := table.Row(table.Key(a)).Of(0); !ok {
+			t.Error("no value")
+		}
+	}); n != 0 {
+		t.Errorf("%g allocations", n)
+	}
+}

@@ -1,0 +1,348 @@
+package state_test
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gslbd/geo"
+	"gslbd/state"
+)
+
+func usesRTT(c *state.Config) { c.Services[0].UsesRTT = true }
+
+// ask makes the resolvers ask n times each, and lets the Store notice.
+func (r *rig) ask(n int, resolvers ...string) {
+	for _, a := range resolvers {
+		for range n {
+			r.s.Asked(addr(a), r.s.Snapshot().Services[0])
+		}
+	}
+	time.Sleep(1100 * time.Millisecond)
+	synctest.Wait()
+}
+
+// probes reports for the site, with these round trips, and returns what it is asked to measure.
+func (r *rig) probes(site string, rtts ...state.RTTSample) []string {
+	rep := says(site, up)
+	rep.RTTs = rtts
+	out := []string{}
+	for _, p := range r.report(rep).Probe {
+		out = append(out, p.Resolver.String())
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (r *rig) wantProbes(site string, want ...string) {
+	r.t.Helper()
+	if got := r.probes(site); !slices.Equal(got, want) && len(got)+len(want) > 0 {
+		r.t.Errorf("at %s: %s shall probe %v, want %v", time.Now().Format("15:04:05"), site, got, want)
+	}
+}
+
+func lost(resolver string) state.RTTSample {
+	return state.RTTSample{Resolver: addr(resolver), Lost: true}
+}
+
+func TestTargetsAskedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(usesRTT))
+		r.ask(1, "203.0.113.1")
+		r.ask(2, "203.0.114.1", "2001:db8::1", "127.0.0.1", "::1")
+		r.wantProbes("seoul", "127.0.0.1", "2001:db8::1", "203.0.114.1", "::1")
+		r.wantProbes("seoul") // each at most once a refresh
+		r.ask(1, "203.0.113.1")
+		r.wantProbes("seoul", "203.0.113.1")
+		time.Sleep(299 * time.Second)
+		r.wantProbes("seoul", "127.0.0.1", "2001:db8::1", "203.0.114.1", "::1")
+		time.Sleep(10 * time.Second)
+		r.wantProbes("seoul", "203.0.113.1")
+		r.wantProbes("virginia", "127.0.0.1", "2001:db8::1", "203.0.113.1", "203.0.114.1", "::1")
+	})
+}
+
+func TestWhoIsNeverATarget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(usesRTT, func(c *state.Config) { c.RTT.Exempt = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")} }))
+		r.ask(5, "198.51.100.53", "0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255", "169.254.1.1", "fe80::1%lo")
+		r.s.Asked(netip.Addr{}, r.s.Snapshot().Services[0])
+		r.s.Asked(addr("203.0.113.1"), new(state.Service))
+		r.ask(0)
+		r.wantProbes("seoul")
+		// A target that a reload exempts is one no more.
+		r.ask(2, "203.0.113.1", "203.0.114.1")
+		r.s.Configure(two(usesRTT, func(c *state.Config) { c.RTT.Exempt = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")} }))
+		r.wantProbes("seoul", "203.0.114.1")
+	})
+}
+
+func TestNoProbesWhereNoPolicyUsesRTT(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two())
+		r.ask(5, "203.0.113.1")
+		r.wantProbes("seoul")
+		r.s.Configure(two(usesRTT))
+		r.ask(5, "203.0.113.1")
+		r.s.Configure(two())
+		r.wantProbes("seoul")
+	})
+}
+
+func TestTargetsThatStopAskingAreDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(usesRTT))
+		r.ask(2, "203.0.113.1")
+		r.wantProbes("seoul", "203.0.113.1")
+		time.Sleep(301 * time.Second)
+		r.wantProbes("seoul", "203.0.113.1")
+		time.Sleep(315 * time.Second)
+		r.wantProbes("seoul")
+		r.ask(2, "203.0.113.1")
+		r.wantProbes("seoul", "203.0.113.1")
+	})
+}
+
+func TestSilentResolversAreLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(usesRTT))
+		all := []string{"203.0.113.1", "203.0.114.1"}
+		r.ask(2, all...)
+		r.wantProbes("seoul", all...)
+		r.wantProbes("virginia", all...)
+		// Nobody reaches the first; virginia reaches the second.
+		r.probes("seoul", lost("203.0.113.1"), lost("203.0.114.1"))
+		r.probes("virginia", lost("203.0.113.1"), sample("203.0.114.1", 30, 0))
+		for range 2 {
+			time.Sleep(150 * time.Second)
+			r.ask(2, all...)
+		}
+		r.wantProbes("seoul", "203.0.114.1")
+		r.wantProbes("virginia", "203.0.114.1")
+		for range 2 {
+			time.Sleep(150 * time.Second)
+			r.ask(2, all...)
+		}
+		r.wantProbes("seoul", all...)
+		r.wantProbes("virginia", all...)
+	})
+}
+
+// A silent resolver does not stand for its network for ever.
+func TestAnotherResolverOfTheNetwork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(usesRTT))
+		r.ask(2, "203.0.113.1")
+		r.ask(2, "203.0.113.2")
+		r.wantProbes("seoul", "203.0.113.1") // one of a network
+		r.probes("seoul", lost("203.0.113.1"))
+		r.ask(2, "203.0.113.2")
+		time.Sleep(300 * time.Second)
+		r.wantProbes("seoul", "203.0.113.2")
+	})
+}
+
+func TestNearestSitesProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &state.Config{
+			RTT:      state.RTTConfig{MaxSites: 2},
+			Services: []state.ServiceConfig{{Name: "www.example.com", UsesRTT: true}, {Name: "far.example.com", UsesRTT: true}, {Name: "off.example.com"}},
+		}
+		for i, lon := range []float64{120, -10, 10, 179, -179} {
+			name := fmt.Sprintf("s%d", i)
+			c.Sites = append(c.Sites, state.SiteConfig{Name: name, Location: geo.Location{Longitude: lon, HasCoordinates: true}})
+			svc := &c.Services[i/3] // the first three of www, the last two of far
+			svc.Members = append(svc.Members, state.MemberConfig{Name: name, Site: name, Addresses: [2]netip.Addr{network(i)}})
+		}
+		r := start(t, c)
+		db, err := geo.Open(geo.Options{Overrides: []geo.Override{{
+			Prefix: netip.MustParsePrefix("203.0.113.0/24"), Location: geo.Location{Longitude: 1, HasCoordinates: true},
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.s.SetGeo(db)
+		r.ask(2, "203.0.113.1", "198.51.100.1")
+		report := func(site string) int { return len(r.report(&state.Report{Site: site}).Probe) }
+		// 203.0.113.1 goes to s1 and s2; 198.51.100.1, of whom nothing is known, to the first two.
+		for site, want := range map[string]int{"s0": 1, "s1": 2, "s2": 1, "s3": 0, "s4": 0} {
+			if got := report(site); got != want {
+				t.Errorf("%s shall probe %d, want %d", site, got, want)
+			}
+		}
+	})
+}
+
+func TestAtMost2000ProbesAResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(usesRTT))
+		for i := range 2500 {
+			for range 2 {
+				r.s.Asked(network(1<<17+i), r.s.Snapshot().Services[0])
+			}
+		}
+		r.ask(0)
+		first, second := len(r.probes("seoul")), len(r.probes("seoul"))
+		// Some resolvers find their slots taken; they ask again in life.
+		if first != 2000 || second < 400 {
+			t.Errorf("%d and %d probes", first, second)
+		}
+	})
+}
+
+func TestTargetsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(usesRTT, func(c *state.Config) { c.RTT.MaxTargets = 100 }))
+		for i := range 1000 {
+			for range 2 {
+				r.s.Asked(network(1<<17+i), r.s.Snapshot().Services[0])
+			}
+		}
+		r.ask(0)
+		if n := len(r.probes("seoul")); n != 100 {
+			t.Errorf("%d targets, want 100", n)
+		}
+	})
+}
+
+func TestRTTOfResolversThatNeverAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(usesRTT, func(c *state.Config) { c.RTT.MaxTargets = 80 }))
+		r.ask(2, "203.0.113.1")
+		r.probes("virginia", sample("203.0.113.1", 30, 0))
+		// seoul floods: it gets its part of a quarter of the table, and evicts nobody.
+		var flood []state.RTTSample
+		for i := range 1000 {
+			flood = append(flood, state.RTTSample{Resolver: network(1<<17 + i), RTT: time.Millisecond})
+		}
+		r.probes("seoul", flood...)
+		table := r.s.Snapshot().RTT
+		if n := table.Len(); n != 1+10 {
+			t.Errorf("%d networks, want 11", n)
+		}
+		if _, ok := table.Row(table.Key(addr("203.0.113.1"))).Of(r.site("virginia").ID); !ok {
+			t.Error("virginia's value is gone")
+		}
+		// Its neighbour has a part of its own.
+		r.probes("virginia", flood[500:]...)
+		if n := table.Len(); n != 1+20 {
+			t.Errorf("%d networks, want 21", n)
+		}
+		// A network that asks is in the quota no more.
+		a := network(1 << 17)
+		r.ask(2, a.String())
+		r.probes("seoul", state.RTTSample{Resolver: a, RTT: time.Millisecond, Age: 0}, state.RTTSample{Resolver: network(7), RTT: time.Millisecond})
+		if n := table.Len(); n != 1+21 {
+			t.Errorf("%d networks, want 22", n)
+		}
+	})
+}
+
+func TestRTTBlind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(usesRTT))
+		var all []string
+		for i := range 5 {
+			all = append(all, fmt.Sprintf("203.0.%d.1", 100+i))
+		}
+		r.ask(2, all...)
+		r.probes("seoul")
+		r.probes("virginia")
+		var misses, hits []state.RTTSample
+		for _, a := range all {
+			misses, hits = append(misses, lost(a)), append(hits, sample(a, 30, 0))
+		}
+		r.probes("virginia", misses...)
+		time.Sleep(11 * time.Second)
+		if r.site("virginia").RTTBlind {
+			t.Error("rtt-blind although nobody reaches them")
+		}
+		r.probes("seoul", hits[:4]...)
+		time.Sleep(11 * time.Second)
+		if r.site("virginia").RTTBlind {
+			t.Error("rtt-blind by four resolvers")
+		}
+		r.probes("seoul", hits...)
+		time.Sleep(11 * time.Second)
+		if st := r.site("virginia"); !st.RTTBlind || st.RTTBlindSince.IsZero() || r.site("seoul").RTTBlind || r.logged("site rtt-blind") != 1 {
+			t.Errorf("virginia %v, seoul %v", st.RTTBlind, r.site("seoul").RTTBlind)
+		}
+		r.probes("virginia", hits[0])
+		time.Sleep(11 * time.Second)
+		if r.site("virginia").RTTBlind {
+			t.Error("still rtt-blind")
+		}
+	})
+}
+
+func TestValuesAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(usesRTT))
+		r.ask(2, "203.0.113.1")
+		r.probes("seoul", sample("203.0.113.1", 30, 0))
+		table := r.s.Snapshot().RTT
+		time.Sleep(59 * time.Minute)
+		if table.Len() != 1 {
+			t.Error("dropped too early")
+		}
+		time.Sleep(2 * time.Minute)
+		if table.Len() != 0 {
+			t.Error("not dropped")
+		}
+	})
+}
+
+func TestReloadKeepsRoundTrips(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(usesRTT))
+		r.ask(2, "203.0.113.1")
+		r.probes("seoul", sample("203.0.113.1", 30, 0))
+		r.s.Configure(two(usesRTT, func(c *state.Config) { c.RTT.MaxTargets = 5000 }))
+		table := r.s.Snapshot().RTT
+		if _, ok := table.Row(table.Key(addr("203.0.113.1"))).Of(r.site("seoul").ID); !ok {
+			t.Error("lost by another max_targets")
+		}
+		r.s.Configure(two(usesRTT, func(c *state.Config) { c.RTT.PrefixV4 = 20 }))
+		if r.s.Snapshot().RTT.Len() != 0 {
+			t.Error("kept under another prefix length")
+		}
+	})
+}
+
+func TestAskedAllocatesNothing(t *testing.T) {
+	s, err := state.New(state.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Configure(two(usesRTT))
+	svc := s.Snapshot().Services[0]
+	i := 0
+	if n := testing.AllocsPerRun(1000, func() { i++; s.Asked(network(i), svc) }); n != 0 {
+		t.Errorf("%g allocations", n)
+	}
+}
+
+func TestKeptRoundTrips(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "state")
+		r := startIn(t, two(usesRTT), dir)
+		r.ask(2, "203.0.113.1")
+		for i, ms := range []float64{10, 500, 30} {
+			r.probes("virginia", sample("203.0.113.1", ms, 0))
+			time.Sleep(time.Duration(i+1) * time.Second)
+		}
+		r.stop()
+		time.Sleep(time.Minute)
+		r = startIn(t, two(usesRTT), dir)
+		table := r.s.Snapshot().RTT
+		v, ok := table.Row(table.Key(addr("203.0.113.1"))).Of(r.site("virginia").ID)
+		age := time.Since(v.Newest).Round(time.Second)
+		if !ok || v.RTT != 30*time.Millisecond || age != 63*time.Second {
+			t.Errorf("%v %v, age %v; want 30ms, 1m3s", ok, v.RTT, age)
+		}
+	})
+}
