@@ -187,8 +187,8 @@ func (q *Query) constrain() Reason {
 				}
 			}
 		}
-		if in[weightless] || in[drained] {
-			q.note("no other member is up")
+		if len(s.all) > 0 && (in[weightless] || in[drained]) {
+			q.note("nothing better is up")
 		}
 	}
 	q.recordConstraint("weight and drain")
@@ -245,7 +245,13 @@ func (q *Query) allDown() Kind {
 			}
 		}
 		if good > 0 {
-			q.scratch.all = partition(q.scratch.all, nil, func(c *Candidate) bool { return c.LastGood[q.Family] })
+			q.scratch.all = partition(q.scratch.all, &q.scratch.aside, func(c *Candidate) bool { return c.LastGood[q.Family] })
+			if q.Trace != nil {
+				for _, c := range q.scratch.aside {
+					q.number(c.Member, "down", c.Why[q.Family])
+				}
+			}
+			q.recordConstraint("last known good")
 			q.traceAllDown(choice, "the members that were last up for %s", q.Family)
 			return Answer
 		}

@@ -370,7 +370,7 @@ func TestTraceOfConstraints(t *testing.T) {
 	want := []string{
 		"pool: narrowed: c d e | a(backup, not in the pool) b(no ipv6 address) ",
 		"orders: narrowed: d e | c(down: maintenance by kim) ",
-		"weight and drain: decided: d(weight 0) | e(drain) no other member is up",
+		"weight and drain: decided: d(weight 0) | e(drain) nothing better is up",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -10,7 +10,7 @@ import (
 // A Trace records how the first answer of a decision came about, for explain. Decide empties it first, so one Trace
 // can be used again.
 type Trace struct {
-	Constraints []TraceStep `json:"constraints"`           // pool, orders, weight and drain: in this order
+	Constraints []TraceStep `json:"constraints"`           // pool, orders, weight and drain; then last known good, where on_all_down applied it
 	Steps       []TraceStep `json:"steps"`                 // the chain's; after a restart its steps appear again
 	OnAllDown   string      `json:"on_all_down,omitempty"` // what on_all_down did; empty when it did not apply
 }
@@ -82,6 +82,8 @@ func (q *Query) recordConstraint(name string) {
 	}
 	verdict := VerdictKeptAll
 	switch s := &q.scratch; {
+	case len(s.all) == 0 && len(s.aside) == 0:
+		verdict = VerdictNotConsulted
 	case len(s.all) == 0:
 		verdict = VerdictEmptied
 	case len(s.aside) > 0 && len(s.all) == 1:
