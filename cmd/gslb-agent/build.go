@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -30,6 +31,8 @@ type parts struct {
 	agent   *sitereport.Agent
 	checked *sitereport.Checked // nil: no checks of its own
 	prober  *probes.Prober      // nil: round trips are not measured
+
+	unprobed atomic.Bool // the prober cannot run, which was logged: what is asked for is forgotten
 }
 
 // load reads the file at path and makes the parts. It opens nothing, so it also serves to validate a file.
@@ -77,7 +80,9 @@ func load(path string) (*parts, error) {
 		if err != nil {
 			return nil, usageError{fmt.Errorf("%s: rtt: %w", path, err)}
 		}
-		opts.Probe = func(resolver netip.Addr, methods []string) bool { return p.prober.Queue(resolver, methods...) }
+		opts.Probe = func(resolver netip.Addr, methods []string) bool {
+			return p.unprobed.Load() || p.prober.Queue(resolver, methods...)
+		}
 	}
 	if p.agent, err = sitereport.NewAgent(opts); err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", path, err)}
@@ -163,27 +168,16 @@ func (p *parts) run(ctx context.Context) error {
 		group.Go(func() error { return p.checked.Run(ctx) })
 	}
 	if p.prober != nil {
-		p.logICMP()
 		group.Go(func() error {
-			// The site's health and load matter more than its round trips.
+			// The site's health and load matter more than its round trips. The prober says which ICMP it uses.
 			if err := p.prober.Run(ctx); err != nil {
+				p.unprobed.Store(true)
 				p.log.Error("round trips are not measured", zap.Error(err))
 			}
 			return nil
 		})
 	}
 	return group.Wait()
-}
-
-// logICMP says once how round trips can be measured.
-func (p *parts) logICMP() {
-	for family, ipv6 := range map[string]bool{"ipv4": false, "ipv6": true} {
-		if mode, err := probes.CanICMP(ipv6); err == nil {
-			p.log.Info("ICMP works", zap.String("family", family), zap.String("mode", string(mode)))
-		} else {
-			p.log.Warn("ICMP does not work", zap.String("family", family), zap.Error(err))
-		}
-	}
 }
 
 // serve runs the configuration at path until ctx is done, and reads it again at each signal of reload.
