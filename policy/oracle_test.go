@@ -376,7 +376,7 @@ func checkAgainstNaive(t *testing.T, d dice) {
 }
 
 func TestAgainstNaive(t *testing.T) {
-	n := 40_000
+	n := 20_000
 	if testing.Short() {
 		n = 4000
 	}
