@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -235,7 +234,11 @@ func (k *checker) policies() {
 		k.unique(seen, p.Name, path+".name")
 		metrics := map[string]string{}
 		for j, s := range p.Steps {
-			k.unique(metrics, s.Metric, at(path+".chain", j)+".metric")
+			step := at(path+".chain", j)
+			k.unique(metrics, s.Metric, step+".metric")
+			if s.Metric == "headroom" && s.Tolerance >= 1 {
+				k.fail(step+".tolerance", "%g%% is not below 100%%: a site may have no fewer free sessions than none", s.Tolerance*100)
+			}
 		}
 	}
 	for _, p := range shipped() {
@@ -518,22 +521,4 @@ func (k *checker) preferenceDoubts(s *Service, p *Policy, path string) {
 // enabled reports whether the policy has the metric, switched on.
 func (p *Policy) enabled(metric string) bool {
 	return slices.ContainsFunc(p.Steps, func(s Step) bool { return s.Metric == metric && s.Enabled })
-}
-
-// NeedsRestart names the settings that differ between old and c and that a reload cannot change, each with the old and
-// the new value.
-func (c *Config) NeedsRestart(old *Config) []string {
-	var out []string
-	for _, s := range []struct{ key, old, now string }{
-		{"dns.listen", strings.Join(old.DNS.Listen, ", "), strings.Join(c.DNS.Listen, ", ")},
-		{"reports.listen", old.Reports.Listen, c.Reports.Listen},
-		{"admin.listen", old.Admin.Listen, c.Admin.Listen},
-		{"state.directory", old.State.Directory, c.State.Directory},
-		{"log.format", old.Log.Format, c.Log.Format},
-	} {
-		if s.old != s.now {
-			out = append(out, fmt.Sprintf("%s: %s is in force, %s needs a restart", s.key, s.old, s.now))
-		}
-	}
-	return out
 }

@@ -582,26 +582,55 @@ func TestSecretHides(t *testing.T) {
 }
 
 func TestNeedsRestart(t *testing.T) {
-	load := func(text string) *config.Config {
-		c, _, err := config.Load(write(t, text))
+	token := filepath.Join(t.TempDir(), "token")
+	load := func(text, secret string) *config.Config {
+		if err := os.WriteFile(token, []byte(secret), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, _, err := config.Load(write(t, strings.ReplaceAll(text, "TOKEN", token)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return c
 	}
-	old := load("state: {directory: /a}\n")
-	if got := load("state: {directory: /a}\nlog: {level: debug}\ndns: {nsid: x}\n").NeedsRestart(old); got != nil {
+	old := load("state: {directory: /a}\n", "a")
+	if got := load("state: {directory: /a}\nlog: {level: debug}\ndns: {ecs: false, drain_time: 1s}\nreports: {interval: 1s}\n", "a").NeedsRestart(old); got != nil {
 		t.Errorf("needs a restart: %q", got)
 	}
-	got := load(`{dns: {listen: ["127.0.0.1:1", "[::1]:1"]}, reports: {listen: "127.0.0.1:2"}, admin: {listen: "127.0.0.1:3"}, state: {directory: /b}, log: {format: text}}`).NeedsRestart(old)
+	other := load(`
+dns: {listen: ["127.0.0.1:1", "[::1]:1"], nsid: a, version: b, ecs: false, max_udp_payload: 512, tcp: {idle_timeout: 2m, max_connections: 9, max_connections_per_client: 8}}
+reports: {listen: "127.0.0.1:2"}
+admin: {listen: "127.0.0.1:3", token_file: TOKEN, telemetry_per_service: false}
+state: {directory: /b}
+log: {format: text, queries: 0.5}
+`, "a")
 	want := []string{
 		"dns.listen: 127.0.0.1:5300 is in force, 127.0.0.1:1, [::1]:1 needs a restart",
+		"dns.nsid: nothing is in force, a needs a restart",
+		"dns.version: nothing is in force, b needs a restart",
+		"dns.max_udp_payload: 1232 is in force, 512 needs a restart",
+		"dns.tcp.idle_timeout: 10s is in force, 2m needs a restart",
+		"dns.tcp.max_connections: 1000 is in force, 9 needs a restart",
+		"dns.tcp.max_connections_per_client: 100 is in force, 8 needs a restart",
 		"reports.listen: 127.0.0.1:8054 is in force, 127.0.0.1:2 needs a restart",
 		"admin.listen: 127.0.0.1:8053 is in force, 127.0.0.1:3 needs a restart",
+		"admin.token_file: nothing is in force, " + token + " needs a restart",
+		"admin.telemetry_per_service: true is in force, false needs a restart",
 		"state.directory: /a is in force, /b needs a restart",
 		"log.format: json is in force, text needs a restart",
+		"log.queries: 0 is in force, 0.5 needs a restart",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, other.NeedsRestart(old)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := old.NeedsRestart(other); len(got) != len(want)+1 || got[len(want)] != "dns.ecs: false is in force, true needs a restart" {
+		t.Errorf("the other way: %q", got)
+	}
+	const text = "admin: {token_file: TOKEN}\n"
+	before, after := load(text, "old-word"), load(text, "new-word")
+	after.State = before.State // which lies beside each file
+	got := after.NeedsRestart(before)
+	if want := "admin.token_file: the content of " + token + " is another; the old token is in force, the new one needs a restart"; len(got) != 1 || got[0] != want {
+		t.Errorf("another secret: %q", got)
 	}
 }

@@ -20,7 +20,7 @@ var forms = map[string]func(string) (string, error){
 	"domain":    domainForm,
 	"owner":     ownerForm,
 	"listen":    listenForm,
-	"path":      keep(4096, nil),
+	"path":      pathForm,
 	"shorttext": keep(128, unicode.IsPrint),
 	"payload":   keep(1024, nil),
 	"country":   countryForm,
@@ -129,6 +129,14 @@ func keep(most int, allowed func(rune) bool) func(string) (string, error) {
 		}
 		return s, nil
 	}
+}
+
+// pathForm is the path of a file, cleaned so that one file has one spelling.
+func pathForm(s string) (string, error) {
+	if len(s) > 4096 {
+		return "", fmt.Errorf("has %d bytes, and a path has at most 4096", len(s))
+	}
+	return filepath.Clean(s), nil
 }
 
 func countryForm(s string) (string, error) {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 
 	"github.com/go-viper/mapstructure/v2"
 	"github.com/spf13/viper"
@@ -226,7 +227,8 @@ func (d *decoder) secret(file, path string) Secret {
 	if file == "" {
 		return ""
 	}
-	f, err := os.Open(file)
+	// Opening a pipe would wait for its writer.
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		d.fail(path, "%s", err)
 		return ""
@@ -260,7 +262,7 @@ func (d *decoder) secret(file, path string) Secret {
 	return ""
 }
 
-// file says what is wrong with a file that others will read.
+// checkFile refuses a path where there is no file to read.
 func (d *decoder) checkFile(file, path string) {
 	if file == "" {
 		return

@@ -17,8 +17,8 @@ type Step struct {
 	// Enabled false keeps the step in its place without effect. Default true.
 	Enabled bool `mapstructure:"enabled" default:"true"`
 
-	// Tolerance is how much worse than the best a candidate may be and still be kept. 0% to 1000%; default 10% for rtt,
-	// headroom and probe-latency, 100% for connection-load; held as 0.1.
+	// Tolerance is how much worse than the best a candidate may be and still be kept. 0% to 1000%, for
+	// headroom below 100%; default 10% for rtt, headroom and probe-latency, 100% for connection-load; held as 0.1.
 	Tolerance float64 `mapstructure:"tolerance" default:"10%|connection-load=100%" min:"0%" max:"1000%" as:"percent" for:"rtt|connection-load|headroom|probe-latency"`
 	// ToleranceAbs is the same in time, for rtt; the larger of both counts. 0s to 10s, default 5ms.
 	ToleranceAbs time.Duration `mapstructure:"tolerance_abs" default:"5ms" min:"0s" max:"10s" for:"rtt"`

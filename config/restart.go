@@ -1,0 +1,49 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// NeedsRestart names the settings that differ between old, which the running process was started with, and c, and that
+// a reload cannot change: each with both values, but for the content of secrets.
+func (c *Config) NeedsRestart(old *Config) []string {
+	var out []string
+	for _, s := range []struct {
+		key      string
+		old, now any
+	}{
+		{"dns.listen", strings.Join(old.DNS.Listen, ", "), strings.Join(c.DNS.Listen, ", ")},
+		{"dns.nsid", old.DNS.NSID, c.DNS.NSID},
+		{"dns.version", old.DNS.Version, c.DNS.Version},
+		{"dns.max_udp_payload", old.DNS.MaxUDPPayload, c.DNS.MaxUDPPayload},
+		{"dns.tcp.idle_timeout", short(old.DNS.TCP.IdleTimeout), short(c.DNS.TCP.IdleTimeout)},
+		{"dns.tcp.max_connections", old.DNS.TCP.MaxConnections, c.DNS.TCP.MaxConnections},
+		{"dns.tcp.max_connections_per_client", old.DNS.TCP.MaxConnectionsPerClient, c.DNS.TCP.MaxConnectionsPerClient},
+		{"reports.listen", old.Reports.Listen, c.Reports.Listen},
+		{"admin.listen", old.Admin.Listen, c.Admin.Listen},
+		{"admin.token_file", old.Admin.TokenFile, c.Admin.TokenFile},
+		{"admin.telemetry_per_service", old.Admin.TelemetryPerService, c.Admin.TelemetryPerService},
+		{"state.directory", old.State.Directory, c.State.Directory},
+		{"log.format", old.Log.Format, c.Log.Format},
+		{"log.queries", old.Log.Queries, c.Log.Queries},
+	} {
+		if s.old != s.now {
+			out = append(out, fmt.Sprintf("%s: %s is in force, %s needs a restart", s.key, shown(s.old), shown(s.now)))
+		}
+	}
+	if c.DNS.ECS && !old.DNS.ECS { // switched off, the zones stop looking at it
+		out = append(out, "dns.ecs: false is in force, true needs a restart")
+	}
+	if c.Admin.Token != old.Admin.Token && c.Admin.TokenFile == old.Admin.TokenFile {
+		out = append(out, "admin.token_file: the content of "+c.Admin.TokenFile+" is another; the old token is in force, the new one needs a restart")
+	}
+	return out
+}
+
+func shown(v any) string {
+	if v == "" {
+		return "nothing"
+	}
+	return fmt.Sprint(v)
+}
