@@ -104,7 +104,7 @@ func (r *Responder) respond(query, buf []byte, local, remote netip.AddrPort, tcp
 		return 0
 	}
 	r.begin(query, buf, tcp)
-	r.ldns = remote.Addr().Unmap()
+	r.ldns = remote.Addr().Unmap().WithZone("")
 	if verdict == dns.RcodeSuccess {
 		r.resolve()
 	} else {

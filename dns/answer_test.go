@@ -1,6 +1,8 @@
 package dns_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -290,6 +292,80 @@ func TestGlueTruncation(t *testing.T) {
 	reply, wire = ask(t, r, question("gslb.test.", "NS"), false)
 	if reply.Truncated || len(reply.Answer) != 13 || len(wire) > 512 {
 		t.Errorf("apex: TC %v, %d NS, %d octets", reply.Truncated, len(reply.Answer), len(wire))
+	}
+}
+
+// TestApexDNAME redirects all of a zone but its apex.
+func TestApexDNAME(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "zone")
+	if err := os.WriteFile(file, []byte("$TTL 60\n@ SOA ns.other.test. h 1 2 3 4 5\n@ NS ns.other.test.\n@ DNAME new.test.\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := newWorld(t, []dns.ZoneOptions{{Name: "old.test", File: file}}).responder(t, dns.Options{})
+	reply, _ := ask(t, r, question("a.b.old.test.", "A"), false)
+	if got := show(reply); got != "NOERROR aa\nan old.test. 60 IN DNAME new.test.\nan a.b.old.test. 60 IN CNAME a.b.new.test." {
+		t.Error(got)
+	}
+	reply, _ = ask(t, r, question("old.test.", "DNAME"), false)
+	if got := show(reply); got != "NOERROR aa\nan old.test. 60 IN DNAME new.test." {
+		t.Error(got)
+	}
+}
+
+// TestEverySize answers each query into every size of buffer: the reply keeps within it, says so when it is cut, and is
+// the whole where that fits.
+func TestEverySize(t *testing.T) {
+	static := conformanceWorld(t).responder(t, dns.Options{ECS: true, NSID: "n1"})
+	services := serviceWorld(t).responder(t, dns.Options{ECS: true, NSID: "n1"})
+	ecs := edns(65535, raw(8, 0, 1, 24, 0, 203, 0, 113), raw(3))
+	tests := []struct {
+		r           *dns.Responder
+		name, qtype string
+	}{
+		{static, "www.gslb.test.", "A"},
+		{static, "nope.gslb.test.", "A"},
+		{static, "alias2.gslb.test.", "A"},
+		{static, "alias2.gslb.test.", "MX"},
+		{static, "dangling.gslb.test.", "A"},
+		{static, "x.dn.gslb.test.", "A"},
+		{static, "y.dn.gslb.test.", "A"},
+		{static, "x.sub.gslb.test.", "A"},
+		{static, "todeleg.gslb.test.", "A"},
+		{static, "multi.gslb.test.", "A"},
+		{static, "www.gslb.test.", "ANY"},
+		{static, "med.gslb.test.", "TXT"},
+		{services, "multi.gslb.test.", "A"},
+		{services, "www.gslb.test.", "AAAA"},
+		{services, "gocn.gslb.test.", "A"},
+		{services, "backup.gslb.test.", "A"},
+		{services, "nodata.gslb.test.", "A"},
+		{services, "servfail.gslb.test.", "A"},
+	}
+	for _, tt := range tests {
+		for _, q := range []*mdns.Msg{question(tt.name, tt.qtype), question(tt.name, tt.qtype, ecs)} {
+			whole, wire := ask(t, tt.r, q, true)
+			least := 12 + len(tt.name) + 1 + 4
+			if q.IsEdns0() != nil {
+				least += 11 + 11 + 6
+			}
+			query := pack(t, q)
+			for size := least; size <= len(wire); size++ {
+				buf := make([]byte, size)
+				m := new(mdns.Msg)
+				if err := m.Unpack(buf[:tt.r.Respond(query, buf, local, remote, true)]); err != nil {
+					t.Fatalf("%s %s in %d octets: %v", tt.name, tt.qtype, size, err)
+				}
+				if m.Truncated && len(m.Answer)+len(m.Ns) > 0 || !m.Truncated && (len(m.Answer) != len(whole.Answer) || len(m.Ns) != len(whole.Ns)) {
+					t.Fatalf("%s %s in %d octets: %v", tt.name, tt.qtype, size, m)
+				}
+				if (m.IsEdns0() != nil) != (q.IsEdns0() != nil) || !m.Truncated && m.Rcode != whole.Rcode || m.Authoritative != whole.Authoritative && !strings.HasPrefix(tt.name, "x.sub") {
+					t.Fatalf("%s %s in %d octets: %v", tt.name, tt.qtype, size, m)
+				}
+				if size == len(wire) && m.Truncated {
+					t.Fatalf("%s %s fits in %d octets and is truncated", tt.name, tt.qtype, size)
+				}
+			}
+		}
 	}
 }
 

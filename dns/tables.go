@@ -242,6 +242,10 @@ func (b *builder) addZone(i int, opts ZoneOptions) {
 		}
 		at[rec.Header().Rrtype] = append(at[rec.Header().Rrtype], rec)
 		zb.node(rec.owner)
+		if len(zb.nodes) > maxZoneNames {
+			p.fail(rec.where, "more than %d names", maxZoneNames)
+			break
+		}
 		if ns, ok := rec.RR.(*dns.NS); ok {
 			if target := wireOf(ns.Ns); inside(target, apex) {
 				zb.servers[target] = rec.where

@@ -11,11 +11,9 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -91,41 +89,30 @@ func (s *tcpServer) open() int {
 func (s *tcpServer) accept(ctx context.Context, ln *net.TCPListener, running *sync.WaitGroup) error {
 	stop := context.AfterFunc(ctx, func() { ln.Close() })
 	defer stop()
-	short := false
+	failing := false
 	for {
 		nc, err := ln.AcceptTCP()
 		switch {
 		case err == nil:
-			short = false
+			failing = false
+			running.Go(s.admit(nc).serve)
+			continue
 		case ctx.Err() != nil:
 			return nil
-		case isShortage(err):
-			if !short {
-				short = true
-				s.log.Warn("cannot accept TCP connections", zap.Error(err))
-			}
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(50 * time.Millisecond):
-			}
-			continue
-		default:
+		case errors.Is(err, net.ErrClosed):
 			return err
 		}
-		c := s.admit(nc)
-		running.Go(c.serve)
-	}
-}
-
-// isShortage reports whether accepting may work again later.
-func isShortage(err error) bool {
-	for _, errno := range []syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EPERM, unix.EPROTO} {
-		if errors.Is(err, errno) {
-			return true
+		// No descriptor or memory is left, or the peer went away: the listener is sound.
+		if !failing {
+			failing = true
+			s.log.Warn("cannot accept TCP connections", zap.Stringer("listen", ln.Addr()), zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	return false
 }
 
 // admit counts a connection in. When there are too many, of this client or of all, the one that has been longest

@@ -93,10 +93,10 @@ func (w *udpWorker) run(ctx context.Context) error {
 		switch w.recvErrno {
 		case 0:
 			w.answer()
-		case unix.ENOMEM, unix.ENOBUFS:
-			time.Sleep(time.Millisecond) // the kernel is short of memory; the socket is sound
+		case unix.EBADF, unix.ENOTSOCK, unix.EFAULT, unix.EINVAL, unix.ENOSYS:
+			return os.NewSyscallError("recvmmsg", w.recvErrno) // it would be the same the next time
 		default:
-			return os.NewSyscallError("recvmmsg", w.recvErrno)
+			time.Sleep(time.Millisecond) // the kernel is short of memory, or told of a network error; the socket is sound
 		}
 	}
 }

@@ -1,14 +1,17 @@
 package dns_test
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"gslbd/dns"
+	"gslbd/state"
 )
 
 const zoneDir = "../testdata/zones/"
@@ -44,6 +47,86 @@ func TestBadZones(t *testing.T) {
 	}
 }
 
+// TestZoneBounds checks what keeps a wrong file from eating the memory or the time.
+func TestZoneBounds(t *testing.T) {
+	dir := t.TempDir()
+	self := filepath.Join(dir, "self.zone")
+	if err := os.WriteFile(self, []byte(strings.Repeat("$INCLUDE self.zone\n", 20)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	huge := filepath.Join(dir, "huge.zone")
+	if err := os.WriteFile(huge, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(huge, 64<<20+1); err != nil { // sparse
+		t.Fatal(err)
+	}
+	pipe := filepath.Join(dir, "pipe.zone")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{
+		self:                        "too deeply nested $INCLUDE",
+		huge:                        "larger than 67108864 octets",
+		pipe:                        "not a regular file",
+		dir:                         "not a regular file",
+		writeZone(t, manyServers()): "octets of name servers are more than a resolver would look at",
+	} {
+		if _, err := dns.Build([]dns.ZoneOptions{{Name: "gslb.test", File: file}}, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", filepath.Base(file), err, want)
+		}
+	}
+}
+
+// manyServers delegates a name to more servers than fit.
+func manyServers() string {
+	var b strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&b, "big NS %s%d.%s.test.\n", strings.Repeat("y", 40), i, strings.Repeat("z", 40))
+	}
+	return b.String()
+}
+
+// FuzzZone builds whatever text as a zone. Nothing may panic, and what is accepted must answer for its apex.
+func FuzzZone(f *testing.F) {
+	files, _ := filepath.Glob(zoneDir + "*.zone")
+	bad, _ := filepath.Glob(zoneDir + "bad/*.zone")
+	for _, file := range append(files, bad...) {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(data))
+	}
+	file := filepath.Join(f.TempDir(), "fuzz.zone")
+	f.Fuzz(func(t *testing.T, text string) {
+		if strings.Contains(text, "$INCLUDE") || strings.Contains(text, "$GENERATE") {
+			return // the first reads other files, the second takes its time
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		tables, err := dns.Build([]dns.ZoneOptions{{Name: "gslb.test", File: file}}, nil)
+		if err != nil {
+			if tables != nil || !strings.HasPrefix(err.Error(), "zones[0].file: ") {
+				t.Fatalf("%v, %v", tables, err)
+			}
+			return
+		}
+		store, err := state.New(state.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		store.Configure(&state.Config{Zones: tables})
+		r := (&testWorld{store: store}).responder(t, dns.Options{})
+		if m, _ := ask(t, r, question("gslb.test.", "SOA"), true); m.Rcode != 0 || len(m.Answer) != 1 {
+			t.Fatalf("no SOA: %v", m)
+		}
+		ask(t, r, question("gslb.test.", "NS"), false)
+		ask(t, r, question("x.gslb.test.", "A"), false)
+	})
+}
+
 // writeZone writes a zone file with a SOA and NS of its own before text.
 func writeZone(t testing.TB, text string) string {
 	t.Helper()
@@ -69,7 +152,7 @@ func TestBuildReportsEverything(t *testing.T) {
 		"zones[0].file: " + file + ":9: www.other.test lies outside the zone gslb.test",
 		"zones[1].name: the zone gslb.test is listed twice",
 		"zones[2].name: \"no..name\" is not a domain name",
-		"zones[3].file: does/not/exist.zone: cannot open",
+		"zones[3].file: does/not/exist.zone: cannot read",
 		"services[0].name: app.elsewhere.test lies in none of the zones",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/miekg/dns"
 )
@@ -20,8 +19,10 @@ import (
 // $GENERATE with a slip) from eating the memory of a running server.
 const (
 	maxZoneFile    = 64 << 20 // octets of one file
+	maxZoneFiles   = 1000
 	maxZoneRecords = 1 << 20
-	maxZoneErrors  = 50 // listed for one file
+	maxZoneNames   = 4 << 20 // with the empty non-terminals
+	maxZoneErrors  = 50      // listed for one file
 	maxTTL         = 1<<31 - 1
 )
 
@@ -186,7 +187,7 @@ func explainParseError(err error, text string) string {
 func reasonOf(err error) string {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {
-		return "cannot " + pe.Op + " " + pe.Path + ": " + pe.Err.Error()
+		return "cannot read " + pe.Path + ": " + pe.Err.Error()
 	}
 	return err.Error()
 }
@@ -197,6 +198,7 @@ func reasonOf(err error) string {
 type zoneSource struct {
 	shown, abs string // the zone's file, as configured and absolute
 	open       []*zoneReader
+	opened     int    // files, of all that were
 	last       string // where the last record was, for records that come without reading ($GENERATE)
 	ttl        string // the last $TTL
 	err        error  // what the parser would not understand
@@ -204,16 +206,19 @@ type zoneSource struct {
 
 // push opens a file and reads from it first. Its path is absolute.
 func (s *zoneSource) push(abs string) error {
+	if s.opened++; s.opened > maxZoneFiles {
+		return &fs.PathError{Op: "open", Path: abs, Err: fmt.Errorf("more than %d files are included", maxZoneFiles)}
+	}
+	if st, err := os.Stat(abs); err != nil {
+		return err
+	} else if !st.Mode().IsRegular() { // opening a pipe would wait for its other end
+		return &fs.PathError{Op: "read", Path: abs, Err: errors.New("not a regular file")}
+	}
 	f, err := os.Open(abs)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil {
-		return err
-	} else if !st.Mode().IsRegular() {
-		return &fs.PathError{Op: "read", Path: abs, Err: errors.New("not a regular file")}
-	}
 	data, err := io.ReadAll(io.LimitReader(f, maxZoneFile+1))
 	if err != nil {
 		return err
@@ -392,7 +397,11 @@ func (r *zoneReader) generate(fields []string) {
 		}
 		return
 	}
-	r.cur = []byte(strings.Join(slices.Insert(fields, lhs+1, r.src.ttl), " ") + "\n")
+	at := 0
+	for _, f := range fields[:lhs+1] {
+		at += bytes.Index(r.cur[at:], []byte(f)) + len(f)
+	}
+	r.cur = slices.Concat(r.cur[:at], []byte(" "+r.src.ttl), r.cur[at:])
 }
 
 // Read implements fs.File; the parser reads by ReadByte.
@@ -410,15 +419,5 @@ func (r *zoneReader) Read(b []byte) (int, error) {
 // Close implements fs.File; the file was closed when it had been read.
 func (r *zoneReader) Close() error { return nil }
 
-// Stat implements fs.File.
-func (r *zoneReader) Stat() (fs.FileInfo, error) { return zoneFileInfo{r.name}, nil }
-
-// zoneFileInfo is what little there is to say of a file that was read whole.
-type zoneFileInfo struct{ name string }
-
-func (i zoneFileInfo) Name() string       { return i.name }
-func (i zoneFileInfo) Size() int64        { return 0 }
-func (i zoneFileInfo) Mode() fs.FileMode  { return 0o444 }
-func (i zoneFileInfo) ModTime() time.Time { return time.Time{} }
-func (i zoneFileInfo) IsDir() bool        { return false }
-func (i zoneFileInfo) Sys() any           { return nil }
+// Stat implements fs.File; the parser does not ask.
+func (r *zoneReader) Stat() (fs.FileInfo, error) { return nil, errors.ErrUnsupported }
