@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -396,7 +397,7 @@ func TestBuildErrors(t *testing.T) {
 		"rtt age":    {[]policy.StepOptions{{Metric: "rtt"}}, "max_age must be above 0"},
 		"half-life":  {[]policy.StepOptions{{Metric: "least-selected"}}, "half_life must be above 0"},
 		"connection": {[]policy.StepOptions{{Metric: "connection-load", Limit: -1}}, "must not be negative"},
-		"headroom":   {[]policy.StepOptions{{Metric: "headroom", Tolerance: 1}}, "below 100 %"},
+		"headroom":   {[]policy.StepOptions{{Metric: "headroom", Tolerance: -1}}, "must not be negative"},
 		"latency":    {[]policy.StepOptions{{Metric: "probe-latency", Tolerance: -1}}, "must not be negative"},
 	}
 	for name, tt := range tests {
@@ -418,6 +419,34 @@ func TestChainFacts(t *testing.T) {
 	}
 	if c = build(t, "!rtt", "!least-selected"); c.UsesRTT() || c.HalfLife() != time.Minute {
 		t.Errorf("disabled: got %v, %s", c.UsesRTT(), c.HalfLife())
+	}
+}
+
+// A chain is shared by all workers, and the rotation's counters move while it reads them.
+func TestChainIsShared(t *testing.T) {
+	w, c := busy(t, 5), build(t, defaultChain...)
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			q := w.query()
+			for i := range 500 {
+				var d policy.Decision
+				q.Turn, q.Trace = uint64(i), nil
+				if i%50 == 0 {
+					q.Trace = &policy.Trace{}
+				}
+				c.Decide(q, &d)
+				d.Members[0].Selected[state.V4].Add(state.SelectedUnit)
+			}
+		})
+	}
+	group.Wait()
+	total := int64(0)
+	for _, m := range w.Members {
+		total += m.Selected[state.V4].Load()
+	}
+	if total != 2000*state.SelectedUnit {
+		t.Errorf("%d selections were counted", total/state.SelectedUnit)
 	}
 }
 

@@ -5,13 +5,13 @@ import (
 	"fmt"
 )
 
-// headroom keeps the members whose site has the most free sessions below its threshold, within tolerance of the most.
-// It is optional.
+// headroom keeps the members whose site has the most free sessions below its threshold, within tolerance of the most
+// (100 % and more keep everyone). It is optional.
 type headroom struct{ tolerance float64 }
 
 func newHeadroom(o StepOptions) (Metric, error) {
-	if o.Tolerance < 0 || o.Tolerance >= 1 {
-		return nil, errors.New("tolerance must be at least 0 % and below 100 %")
+	if o.Tolerance < 0 {
+		return nil, errors.New("tolerance must not be negative")
 	}
 	return headroom{tolerance: o.Tolerance}, nil
 }
