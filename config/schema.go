@@ -200,15 +200,23 @@ func (d *decoder) enter(n *yaml.Node, path string) (_ *yaml.Node, done func()) {
 		d.aliases++
 		done = func() { d.aliases-- }
 	}
-	if d.aliases > 0 {
-		if d.expanded++; d.expanded > maxExpanded {
-			if d.expanded == maxExpanded+1 {
-				d.fail(path, "the aliases of this file stand for more than %d values: write fewer", maxExpanded)
-			}
-			return nil, done
-		}
+	if !d.spend(1, path) {
+		return nil, done
 	}
 	return n, done
+}
+
+// spend counts n nodes, if they are read through an alias, and returns false when that is too much.
+func (d *decoder) spend(n int, path string) bool {
+	if d.aliases == 0 {
+		return true
+	}
+	before := d.expanded
+	d.expanded += n
+	if before <= maxExpanded && d.expanded > maxExpanded {
+		d.fail(path, "the aliases of this file stand for more than %d values: write fewer", maxExpanded)
+	}
+	return d.expanded <= maxExpanded
 }
 
 // A pair is a key of a mapping with its value.
@@ -256,7 +264,9 @@ func (d *decoder) merge(v *yaml.Node, path string, depth int) []pair {
 	case depth == deepest:
 		d.fail(path, "merge keys (<<) are nested too deeply")
 	case v.Kind == yaml.MappingNode:
-		return d.pairs(v, path, depth+1)
+		if d.spend(len(v.Content)/2, path) {
+			return d.pairs(v, path, depth+1)
+		}
 	case v.Kind == yaml.SequenceNode:
 		var out []pair
 		for _, e := range v.Content {
@@ -285,6 +295,9 @@ func (d *decoder) section(n *yaml.Node, t reflect.Type, path string) any {
 	out := map[string]any{}
 	given := map[string]bool{}
 	for _, p := range pairs {
+		if d.full() {
+			return nil
+		}
 		at := join(path, p.key)
 		d.origin[at] = origin{line: p.line}
 		given[p.key] = true
