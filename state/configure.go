@@ -20,6 +20,7 @@ type service struct {
 	poolSet         bool
 	poolSince       time.Time
 	poolWhy         string
+	poolShare       share // what poolWhy tells of
 	poolTransitions uint64
 
 	rotation  *Rotation
@@ -137,7 +138,7 @@ func (s *Store) configure(c *Config, now time.Time) {
 	}
 	for _, st := range s.siteOrder {
 		if a := st.agents[st.holder]; a != nil {
-			st.cover(a)
+			s.cover(st, a)
 		}
 	}
 	s.applyForced()

@@ -3,7 +3,10 @@ package state
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
+
+	"go.uber.org/zap"
 )
 
 // maxWarnings bounds the warnings about one report.
@@ -122,8 +125,23 @@ func (t tally) count() serverCount {
 	return c
 }
 
-// cover works out what the holder's report says of every member of the site.
-func (st *site) cover(a *agentReport) {
+// warnings collects what is odd about a report, at most maxWarnings of them.
+type warnings struct {
+	list []string
+	more int
+}
+
+func (w *warnings) add(format string, args ...any) {
+	if len(w.list) >= maxWarnings {
+		w.more++
+		return
+	}
+	w.list = append(w.list, fmt.Sprintf(format, args...))
+}
+
+// cover works out what the holder's report says of every member of the site. It tells of warnings that are new. The
+// caller holds mu.
+func (s *Store) cover(st *site, a *agentReport) {
 	all := make([]virtualHealth, len(a.virtual))
 	byName := make(map[string][]*virtualHealth, len(all))
 	byAddr := make(map[netip.Addr][]*virtualHealth, len(all))
@@ -148,7 +166,7 @@ func (st *site) cover(a *agentReport) {
 		st.servers = whole.count()
 	}
 
-	var warnings []string
+	var about warnings
 	var matched [2][]*virtualHealth
 	for _, c := range st.members {
 		matched[V4], matched[V6] = matched[V4][:0], matched[V6][:0]
@@ -175,24 +193,29 @@ func (st *site) cover(a *agentReport) {
 			}
 		}
 		if !c.m.cover(matched, c.svc.cfg.MinHealthy, a, st.agents) {
-			warnings = append(warnings, fmt.Sprintf("member %q of service %q is at this site, and no virtual server of the report matches it", c.m.cfg.Name, c.svc.cfg.Name))
+			about.add("member %q of service %q is at this site, and no virtual server of the report matches it", c.m.cfg.Name, c.svc.cfg.Name)
 		}
 	}
-	var about []string
 	for i := range all {
 		h := &all[i]
 		if !h.used {
-			about = append(about, label(h.vs)+" matches no member")
+			about.add("%s matches no member", label(h.vs))
 		}
 		if !h.speaks {
-			about = append(about, label(h.vs)+" carries no health: it has no servers, or only unknown ones")
+			about.add("%s carries no health: it has no servers, or only unknown ones", label(h.vs))
 		}
 	}
-	warnings = append(about, warnings...)
-	if n := len(warnings) - maxWarnings; n > 0 {
-		warnings = append(warnings[:maxWarnings:maxWarnings], fmt.Sprintf("and %d more", n))
+	if about.more > 0 {
+		about.list = append(about.list, fmt.Sprintf("and %d more", about.more))
 	}
-	st.warnings = warnings
+	if !slices.Equal(st.warnings, about.list) {
+		st.warnings = about.list
+		if len(st.warnings) > 0 {
+			s.warn("report has warnings", zap.String("site", st.cfg.Name), zap.String("agent", a.name), zap.Strings("warnings", st.warnings))
+		} else {
+			s.info("report has no more warnings", zap.String("site", st.cfg.Name), zap.String("agent", a.name))
+		}
+	}
 }
 
 // named reports whether a virtual server that the member names tells of its family f: one with an address of the

@@ -158,7 +158,7 @@ func TestStateIsSavedWhileRunning(t *testing.T) {
 		if err != nil || !strings.Contains(string(data), "0 of 1 servers up") {
 			t.Fatalf("%v: %s", err, data)
 		}
-		for range 20 {
+		for range 4 {
 			time.Sleep(2 * time.Minute)
 			synctest.Wait()
 			if age := time.Since(written()); age > 70*time.Second {

@@ -7,32 +7,42 @@ import (
 	"go.uber.org/zap"
 )
 
+// A share is what the pool of a service is decided by.
+type share struct {
+	alive, backup bool // a primary is healthy; a backup is
+	up, size      int  // of the primaries' servers
+	ratio         float64
+}
+
 // evalPool decides which pool of the service is in force (design section 6, the table). The caller holds mu, and has
 // evaluated the members' health.
 func (s *Store) evalPool(svc *service, now time.Time) {
-	pool, why := Primary, "no backups"
+	pool := Primary
 	if svc.hasBackups {
-		pool, why = svc.choosePool()
+		sh := svc.share()
+		pool = sh.pool()
+		if sh != svc.poolShare || svc.poolWhy == "" {
+			svc.poolShare, svc.poolWhy = sh, sh.why()
+		}
+	} else {
+		svc.poolShare, svc.poolWhy = share{}, "no backups"
 	}
-	first := !svc.poolSet
-	changed := pool != svc.pool
-	svc.poolWhy = why
-	if !first && !changed {
+	if svc.poolSet && pool == svc.pool {
 		return
 	}
+	first := !svc.poolSet
 	svc.poolSet, svc.pool, svc.poolSince = true, pool, now
 	s.unsaved = true
 	if first {
 		return
 	}
 	svc.poolTransitions++
-	s.warn("pool changed", zap.String("service", svc.cfg.Name), zap.Stringer("pool", pool), zap.String("why", why))
+	s.warn("pool changed", zap.String("service", svc.cfg.Name), zap.Stringer("pool", pool), zap.String("why", svc.poolWhy))
 }
 
-// choosePool applies the three rows of the table, in their order.
-func (svc *service) choosePool() (Role, string) {
-	var alive, backups bool // a healthy primary, a healthy backup
-	var up, size int        // of the primaries' servers
+// share counts the members and servers that the table asks for.
+func (svc *service) share() share {
+	sh := share{ratio: svc.cfg.FailoverRatio}
 	for _, m := range svc.members {
 		// Orders that take a member out of new answers take it out of both sides of the share.
 		if m.forced >= ForcedDrain {
@@ -40,32 +50,44 @@ func (svc *service) choosePool() (Role, string) {
 		}
 		healthy := m.anyUp()
 		if m.cfg.Role == Backup {
-			backups = backups || healthy
+			sh.backup = sh.backup || healthy
 			continue
 		}
-		alive = alive || healthy
-		u, n := m.poolServers(healthy)
-		up, size = up+u, size+n
+		sh.alive = sh.alive || healthy
+		up, size := m.poolServers(healthy)
+		sh.up, sh.size = sh.up+up, sh.size+size
 	}
-	ratio := svc.cfg.FailoverRatio
-	var holds bool
-	var why string
-	if ratio == 0 {
-		holds, why = alive, "no primary member is healthy"
-		if alive {
-			why = "a primary member is healthy"
-		}
-	} else {
-		holds = size > 0 && float64(up) >= ratio*float64(size)-1e-9
-		why = fmt.Sprintf("%d of %d primary servers healthy, ratio %g", up, size, ratio)
+	return sh
+}
+
+// holds reports whether row 1 of the table does. Nothing left to count is a share of 0.
+func (sh share) holds() bool {
+	if sh.ratio == 0 {
+		return sh.alive
 	}
+	return sh.size > 0 && float64(sh.up) >= sh.ratio*float64(sh.size)-1e-9
+}
+
+// pool applies the three rows of the table, in their order.
+func (sh share) pool() Role {
+	if !sh.holds() && sh.backup {
+		return Backup
+	}
+	return Primary
+}
+
+func (sh share) why() string {
+	why := "no primary member is healthy"
 	switch {
-	case holds:
-		return Primary, why
-	case backups:
-		return Backup, why
+	case sh.ratio != 0:
+		why = fmt.Sprintf("%d of %d primary servers healthy, ratio %g", sh.up, sh.size, sh.ratio)
+	case sh.alive:
+		why = "a primary member is healthy"
 	}
-	return Primary, why + "; no backup is healthy"
+	if !sh.holds() && !sh.backup {
+		why += "; no backup is healthy"
+	}
+	return why
 }
 
 func (m *member) anyUp() bool {

@@ -217,7 +217,9 @@ func (t *RTTTable) add(siteID uint16, s *RTTSample, now, asked time.Time, quota 
 	}
 	if !asked.IsZero() {
 		t.unclaim(e)
-		e.asked = asked
+		if asked.After(e.asked) {
+			e.asked = asked
+		}
 	}
 	e.row.Store(e.row.Load().with(siteID, s.RTT, now.Add(-s.Age)))
 }

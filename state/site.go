@@ -40,12 +40,11 @@ type site struct {
 	newSessions []float64 // the last loadWindow, oldest first
 
 	// What capacity remembers. highAt is the last report at or above resume; loadAt the last report that had a
-	// utilisation; utilisation is its value.
+	// utilisation.
 	overloaded      bool
 	overloadedSince time.Time
 	overloadedWhy   string
 	highAt, loadAt  time.Time
-	utilisation     float64
 	shed            float64
 
 	servers  serverCount // behind all virtual servers of the last report
@@ -159,7 +158,7 @@ func (s *Store) apply(st *site, a *agentReport, sameHealth bool) {
 	}
 	s.applyCapacity(st, a.at, gap)
 	if !sameHealth {
-		st.cover(a)
+		s.cover(st, a)
 		s.unsaved = true
 	}
 }
@@ -171,7 +170,7 @@ func (s *Store) applyCapacity(st *site, now time.Time, gap bool) {
 	if !ok {
 		return // the verdict stands until the last known utilisation is as old as a dead report
 	}
-	st.loadAt, st.utilisation = now, u
+	st.loadAt = now
 	if st.cfg.ShedFrom > 0 {
 		target := min(max((u-st.cfg.ShedFrom)/(1-st.cfg.ShedFrom), 0), 1)
 		st.shed += min(max(target-st.shed, -shedStep), shedStep)
@@ -324,9 +323,7 @@ func (st *site) snapshot(index int) Site {
 		out.HasSessions, out.Sessions = l.hasSessions, l.sessions
 		out.HasBits, out.BitsIn, out.BitsOut = l.hasBits, l.bitsIn, l.bitsOut
 	}
-	if _, _, ok := st.measure(); ok {
-		out.HasUtilisation, out.Utilisation = true, st.utilisation
-	}
+	out.Utilisation, _, out.HasUtilisation = st.measure()
 	if n := len(st.newSessions); n > 0 {
 		var sum float64
 		for _, v := range st.newSessions {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"sync"
@@ -93,7 +94,7 @@ func New(opts Options) (*Store, error) {
 		dir:        opts.Directory,
 		shards:     max(opts.Shards, 1),
 		wake:       make(chan struct{}, 1),
-		asked:      new(askedSlots),
+		asked:      &askedSlots{seed: rand.Uint64() | 1},
 		sites:      map[string]*site{},
 		services:   map[string]*service{},
 		siteIDs:    map[string]uint16{},
@@ -141,8 +142,11 @@ func (s *Store) Configure(c *Config) {
 	s.kick()
 }
 
-// SetGeo publishes another geo database at once.
+// SetGeo publishes another geo database at once; nil stands for one that knows no address.
 func (s *Store) SetGeo(db *geo.DB) {
+	if db == nil {
+		db = new(geo.DB)
+	}
 	now := time.Now()
 	s.mu.Lock()
 	s.geo = db

@@ -25,6 +25,7 @@ const (
 
 // askedSlots collects who asked for what within one tick, in fixed memory.
 type askedSlots struct {
+	seed  uint64 // fixed at construction; random, so that nobody can choose addresses that share a slot
 	slots [askedSlotCount]askedSlot
 }
 
@@ -54,7 +55,7 @@ func (s *Store) Asked(ldns netip.Addr, service *Service) {
 
 func (a *askedSlots) note(addr netip.Addr, service uint32) {
 	hi, lo := halves(addr)
-	h := mix(hi, lo, 0x2545f4914f6cdd1d+uint64(service)<<1)
+	h := mix(hi, lo^uint64(service)<<32, a.seed)
 	for i := range uint64(4) {
 		sl := &a.slots[(h+i)%askedSlotCount]
 		switch sl.state.Load() {
@@ -143,6 +144,15 @@ func (q *queue) Pop() any {
 	old[len(old)-1] = queued{}
 	*q = old[:len(old)-1]
 	return last
+}
+
+// compact forgets dropped targets when the queue is longer than most. A site that does not report never takes them out.
+func (q *queue) compact(most int) {
+	if len(*q) <= most {
+		return
+	}
+	*q = slices.DeleteFunc(*q, func(i queued) bool { return i.t.dropped })
+	heap.Init(q)
 }
 
 // targets knows which resolvers the sites shall measure, and feeds the RTT table with what they measured.
@@ -446,6 +456,9 @@ func (ts *targets) sweep(now time.Time) map[uint16]bool {
 				missed[p.site]++
 			}
 		}
+	}
+	for _, q := range ts.queues {
+		q.compact(2*len(ts.all) + 1024)
 	}
 	blind := map[uint16]bool{}
 	for site, n := range missed {
