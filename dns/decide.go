@@ -25,13 +25,13 @@ func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
 		return nil
 	}
 	if s.index >= len(r.snap.Services) {
-		r.rcode, r.aa = dns.RcodeServerFailure, false
+		r.fail()
 		return nil
 	}
 	svc := r.snap.Services[s.index]
 	chain, ok := svc.Chain.(*policy.Chain)
 	if !ok {
-		r.rcode, r.aa = dns.RcodeServerFailure, false
+		r.fail()
 		return nil
 	}
 	q, d := &r.policy, &r.decided
@@ -65,7 +65,8 @@ func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
 			}
 		}
 	case policy.ServFail:
-		r.rcode, r.aa, r.noMember = dns.RcodeServerFailure, false, true
+		r.noMember = true
+		r.fail()
 		return nil
 	}
 	if r.an == before {
@@ -73,6 +74,12 @@ func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
 		r.negative(z, d.TTL)
 	}
 	return nil
+}
+
+// fail makes the reply SERVFAIL, without the records of the chain that led here.
+func (r *Responder) fail() {
+	r.rcode, r.aa = dns.RcodeServerFailure, false
+	r.n, r.an = r.q.end, 0
 }
 
 func addressType(addr netip.Addr) uint16 {
@@ -104,7 +111,7 @@ func (r *Responder) putAddress(owner int, addr netip.Addr, ttl uint32) bool {
 func (r *Responder) putTarget(s *service, nm *name) []byte {
 	i := r.decided.Members[0].Index
 	if i >= len(s.targets) || s.targets[i].target == nil {
-		r.rcode, r.aa = dns.RcodeServerFailure, false
+		r.fail()
 		return nil
 	}
 	set, start := &s.targets[i], r.n

@@ -10,9 +10,9 @@ import (
 // maxSet is the size of the largest RRset that a reply over TCP can hold beside a question and an OPT record.
 const maxSet = 65535 - headerSize - maxName - 4 - 512
 
-// maxNSSet keeps the names of a set of name servers within reach of a compression pointer, so that their glue may
-// point at them.
-const maxNSSet = 8192
+// maxNSSet keeps the names of a set of name servers within the 16,384 octets that a compression pointer reaches, even
+// after the longest chain of CNAME and DNAME records, so that their glue may point at them.
+const maxNSSet = 4096
 
 // The places within a packed record.
 const (

@@ -218,8 +218,8 @@ func (s *Server) bindOnce(addr netip.AddrPort) error {
 	}
 	addr = netip.AddrPortFrom(addr.Addr(), probe.LocalAddr().(*net.UDPAddr).AddrPort().Port())
 	probe.Close()
-	lc := net.ListenConfig{Control: controlTCP}
-	lc.SetMultipathTCP(false)
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false) // it costs every connection, and no resolver uses it
 	ln, err := lc.Listen(context.Background(), "tcp"+family, addr.String())
 	if err != nil {
 		return err
@@ -320,14 +320,6 @@ func onFD(c syscall.RawConn, f func(fd int) error) error {
 		return err
 	}
 	return inner
-}
-
-// controlTCP keeps a connection that died without a word from holding its place for ever; the idle timeout bounds the
-// rest. Go sets SO_REUSEADDR itself, so that a restart does not wait for old connections.
-func controlTCP(_, _ string, c syscall.RawConn) error {
-	return onFD(c, func(fd int) error {
-		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
-	})
 }
 
 // controlUDP sets the options of a UDP socket. A wildcard socket must learn which address was asked; the rest is best

@@ -20,6 +20,7 @@ www    TXT   "beside a service"
 www    HTTPS 1 . alpn=h2
 go     CNAME www
 godown CNAME nodata
+gofail CNAME servfail
 gocn   CNAME cn
 target A     192.0.2.77
 below.www A  192.0.2.78
@@ -89,6 +90,7 @@ func TestServices(t *testing.T) {
 		{"nodata.gslb.test.", "TXT", lines("NOERROR aa", zoneSOA)},
 		{"godown.gslb.test.", "A", lines("NOERROR aa", "an godown.gslb.test. 300 IN CNAME nodata.gslb.test.", shortSOA)},
 		{"servfail.gslb.test.", "A", "SERVFAIL"},
+		{"gofail.gslb.test.", "A", "SERVFAIL"},
 		{"backup.gslb.test.", "A", "NOERROR aa\nan backup.gslb.test. 10 IN A 198.51.100.90\nan backup.gslb.test. 10 IN A 198.51.100.91"},
 		{"backup.gslb.test.", "AAAA", lines("NOERROR aa", shortSOA)},
 	}

@@ -76,8 +76,9 @@ func newUDPWorker(conn *net.UDPConn, local netip.AddrPort, r *Responder, drainTi
 	return w, nil
 }
 
-// run answers until ctx is done, and then what the socket still holds.
+// run answers until ctx is done, and then what the socket still holds, and closes it.
 func (w *udpWorker) run(ctx context.Context) error {
+	defer w.conn.Close()
 	// A deadline in the past wakes the worker that waits for a datagram.
 	stop := context.AfterFunc(ctx, func() { _ = w.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
