@@ -42,7 +42,7 @@ bench: ## run the benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
 golden: ## write the golden files anew; read the diff before you commit it
-	$(GO) test ./... -run 'Golden|Imports' -update
+	$(GO) test ./policy ./sitereport ./e2e -run 'Golden|HAProxyCases|Imports' -update
 
 geodb: ## get a full city database (DB-IP, CC BY 4.0) into geodb/
 	testdata/geo/geodb

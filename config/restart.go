@@ -32,9 +32,6 @@ func (c *Config) NeedsRestart(old *Config) []string {
 			out = append(out, fmt.Sprintf("%s: %s is in force, %s needs a restart", s.key, shown(s.old), shown(s.now)))
 		}
 	}
-	if c.DNS.ECS && !old.DNS.ECS { // switched off, the zones stop looking at it
-		out = append(out, "dns.ecs: false is in force, true needs a restart")
-	}
 	if c.Admin.Token != old.Admin.Token && c.Admin.TokenFile == old.Admin.TokenFile {
 		out = append(out, "admin.token_file: the content of "+c.Admin.TokenFile+" is another; the old token is in force, the new one needs a restart")
 	}

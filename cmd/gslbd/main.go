@@ -43,7 +43,7 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "gslbd --config FILE",
 		Short:         "authoritative DNS server for global server load balancing",
-		Args:          cobra.NoArgs,
+		Args:          noArguments,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -60,7 +60,7 @@ func command() *cobra.Command {
 	root.AddCommand(&cobra.Command{
 		Use:   "check --config FILE",
 		Short: "validate the configuration, zones and databases",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if path == "" {
 				return usageError{errors.New("gslbd: --config FILE is required")}
@@ -78,13 +78,21 @@ func command() *cobra.Command {
 	}, &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		Run: func(cmd *cobra.Command, _ []string) {
 			fmt.Fprintln(cmd.OutOrStdout(), "gslbd "+versionText())
 		},
 	})
 	root.CompletionOptions.DisableDefaultCmd = true
 	return root
+}
+
+// noArguments refuses words that are no command and no flag.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return usageError{fmt.Errorf("gslbd: unknown command or argument %q\n\n%s", args[0], cmd.UsageString())}
 }
 
 func versionText() string {
