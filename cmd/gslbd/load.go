@@ -142,6 +142,9 @@ func stateConfig(c *config.Config, chains map[string]*policy.Chain, tables *dns.
 			SlowStart: s.SlowStart, FailoverRatio: s.Failover.Ratio, PolicyName: s.Policy, Chain: chain, UsesRTT: chain.UsesRTT(), HalfLife: chain.HalfLife(),
 			HasCheck: s.HealthCheck != nil,
 		}
+		if s.HealthCheck != nil {
+			svc.CheckInterval = s.HealthCheck.Interval
+		}
 		for _, m := range s.Members {
 			svc.Members = append(svc.Members, state.MemberConfig{
 				Name: m.Name, Site: m.Site, Addresses: byFamily(m), CNAME: m.CNAME, Weight: m.Weight, Preference: m.Preference, Role: roles[m.Role],
