@@ -312,6 +312,46 @@ func TestApexDNAME(t *testing.T) {
 	}
 }
 
+// TestRootZone serves the zone whose apex has no label.
+func TestRootZone(t *testing.T) {
+	r := newWorld(t, []dns.ZoneOptions{{Name: ".", File: writeZone(t, "www.test A 192.0.2.9\ncom NS ns.com\nns.com A 192.0.2.8\n")}}).responder(t, dns.Options{})
+	tests := []struct{ name, qtype, want string }{
+		{".", "NS", "NOERROR aa\nan . 300 IN NS ns1.\nar ns1. 300 IN A 192.0.2.1"},
+		{"www.test.", "A", "NOERROR aa\nan www.test. 300 IN A 192.0.2.9"},
+		{"nope.", "A", "NXDOMAIN aa\nns . 60 IN SOA ns1. hostmaster. 1 7200 900 1209600 60"},
+		{"x.com.", "A", "NOERROR\nns com. 300 IN NS ns.com.\nar ns.com. 300 IN A 192.0.2.8"},
+	}
+	for _, tt := range tests {
+		reply, _ := ask(t, r, question(tt.name, tt.qtype), false)
+		if got := show(reply); got != tt.want {
+			t.Errorf("%s %s:\n%s\nwant:\n%s", tt.name, tt.qtype, got, tt.want)
+		}
+	}
+}
+
+// TestDuplicates checks that a record that is written twice is served once, whatever the case of the names in it, and
+// that data that only looks alike is kept.
+func TestDuplicates(t *testing.T) {
+	r := newWorld(t, []dns.ZoneOptions{{Name: "gslb.test", File: writeZone(t, `
+@   NS  NS1
+a   A   192.0.2.2
+A   A   192.0.2.2
+mx  MX  65 host
+mx  MX  97 host
+mx  MX  97 HOST.gslb.test.
+txt TXT "A"
+txt TXT "a"
+`)}}).responder(t, dns.Options{})
+	for _, tt := range []struct {
+		name, qtype string
+		want        int
+	}{{"gslb.test.", "NS", 1}, {"a.gslb.test.", "A", 1}, {"mx.gslb.test.", "MX", 2}, {"txt.gslb.test.", "TXT", 2}} {
+		if reply, _ := ask(t, r, question(tt.name, tt.qtype), false); len(reply.Answer) != tt.want {
+			t.Errorf("%s %s: %d records, want %d", tt.name, tt.qtype, len(reply.Answer), tt.want)
+		}
+	}
+}
+
 // TestEverySize answers each query into every size of buffer: the reply keeps within it, says so when it is cut, and is
 // the whole where that fits.
 func TestEverySize(t *testing.T) {

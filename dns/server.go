@@ -284,13 +284,20 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, w := range s.workers {
 		group.Go(func() error { return w.run(ctx) })
 	}
-	var conns sync.WaitGroup
+	var accepting, conns sync.WaitGroup
 	for _, ln := range s.listeners {
-		group.Go(func() error { return s.tcp.accept(ctx, ln, &conns) })
+		accepting.Add(1)
+		group.Go(func() error {
+			defer accepting.Done()
+			return s.tcp.accept(ctx, ln, &conns)
+		})
 	}
-	err := group.Wait()
-	s.tcp.drain(&conns)
-	return err
+	group.Go(func() error {
+		accepting.Wait()
+		s.tcp.drain(&conns)
+		return nil
+	})
+	return group.Wait()
 }
 
 // listenUDP opens one UDP socket.

@@ -62,7 +62,7 @@ func parseZoneFile(file, apex string) *parsedZone {
 		p.fail(file, "%s", reasonOf(err))
 		return p
 	}
-	zp := dns.NewZoneParser(src.top(), showName(apex)+".", abs)
+	zp := dns.NewZoneParser(src.top(), dns.Fqdn(showName(apex)), abs)
 	zp.SetIncludeAllowed(true)
 	zp.SetIncludeFS(src)
 	seen := map[string]bool{}
@@ -128,10 +128,15 @@ func checkRecord(rec *fileRecord, apex string) string {
 	return ""
 }
 
-// canonical identifies a record by owner, type and data.
+// canonical identifies a record by owner, type and data. The names in the data of the types that are mostly names
+// compare without case; that other data differs in case alone is for its reader to judge.
 func canonical(rec *fileRecord) string {
 	c := dns.Copy(rec.RR)
 	c.Header().Name, c.Header().Ttl = ".", 0
+	switch rec.Header().Rrtype {
+	case dns.TypeNS, dns.TypeCNAME, dns.TypeDNAME, dns.TypePTR, dns.TypeMX, dns.TypeSRV, dns.TypeSOA:
+		return rec.owner + strings.ToLower(c.String())
+	}
 	buf := make([]byte, dns.Len(c)+maxName)
 	n, err := dns.PackRR(c, buf, 0, nil, false)
 	if err != nil { // building the zone reports it
