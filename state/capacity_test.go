@@ -186,6 +186,14 @@ func TestNewSessionsAreTheMeanOfFive(t *testing.T) {
 		if r.site("seoul").HasNewSessions {
 			t.Error("new sessions of a stale report")
 		}
+		// Another agent's SLB has its own figures.
+		rep := says("seoul", up)
+		rep.Agent, rep.HasNewSessions, rep.NewSessions = "lb2", true, 7
+		r.report(rep)
+		r.settle()
+		if got := r.site("seoul").NewSessions; got != 7 {
+			t.Errorf("after a takeover: %g, want 7", got)
+		}
 	})
 }
 

@@ -245,7 +245,7 @@ func (m *member) listens(vs *VirtualServer) bool {
 // whether any does.
 func (m *member) cover(matched [2][]*virtualHealth, t Threshold, a *agentReport, agents map[string]*agentReport) bool {
 	servers := tally{}
-	any, speaks := false, false
+	found, speaks := false, false
 	for f, list := range matched {
 		r := &m.health[f].report
 		if !m.has(Family(f)) {
@@ -253,7 +253,7 @@ func (m *member) cover(matched [2][]*virtualHealth, t Threshold, a *agentReport,
 		}
 		up, why, spoke := true, "", false
 		for _, h := range list {
-			any, h.used = true, true
+			found, h.used = true, true
 			if !h.speaks {
 				continue
 			}
@@ -286,7 +286,7 @@ func (m *member) cover(matched [2][]*virtualHealth, t Threshold, a *agentReport,
 	} else {
 		m.servers.fresh = false
 	}
-	return any
+	return found
 }
 
 func (r *reportSource) fallSilent(at time.Time) {

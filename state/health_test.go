@@ -41,6 +41,7 @@ func TestCoverage(t *testing.T) {
 		servers [2]int  // up, counted; -1: no data
 	}{
 		{"by address", state.MemberConfig{Addresses: only4}, state.Threshold{}, []state.VirtualServer{vs("web", v4, 443, up, down)}, [2]bool{true, false}, "report", "", [2]int{1, 2}},
+		{"by an address as mapped into IPv6", state.MemberConfig{Addresses: [2]netip.Addr{addr("::ffff:192.0.2.1")}}, state.Threshold{}, []state.VirtualServer{vs("web", "::ffff:192.0.2.1", 443, down)}, [2]bool{}, "", "", [2]int{0, 1}},
 		{"by address, down", state.MemberConfig{Addresses: only4}, state.Threshold{}, []state.VirtualServer{vs("web", v4, 443, down, down)}, [2]bool{}, `virtual server "web": 0 of 2 servers up, 1 needed (HTTP 503)`, "", [2]int{0, 2}},
 		{"each family by its own address", state.MemberConfig{Addresses: both}, state.Threshold{}, []state.VirtualServer{vs("four", v4, 443, down), vs("six", v6, 443, up)}, [2]bool{false, true}, `virtual server "four": 0 of 1 servers up, 1 needed (HTTP 503)`, "", [2]int{1, 2}},
 		{"one family covered", state.MemberConfig{Addresses: both}, state.Threshold{}, []state.VirtualServer{vs("four", v4, 443, down)}, [2]bool{false, true}, "", "", [2]int{0, 1}},
@@ -102,13 +103,13 @@ func TestServerInTwoVirtualServersCountsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, two())
 		web, plain := vs("web", "1.1.1.1", 443), vs("plain", "1.1.1.1", 80)
-		web.Servers = []state.Server{{Name: "a", Address: "10.0.0.1", State: up}, {Name: "b", Address: "10.0.0.2", State: up}, {Name: "c", Address: "10.0.0.3", State: maint}}
-		plain.Servers = []state.Server{{Name: "x", Address: "10.0.0.1", State: down}, {Name: "y", Address: "10.0.0.2", State: up}, {Name: "z", Address: "10.0.0.3", State: drain}}
+		web.Servers = []state.Server{{Name: "a", Address: "10.0.0.1", State: up}, {Name: "b", Address: "10.0.0.2", State: up}, {Name: "c", Address: "10.0.0.3", State: maint}, {Name: "d", Address: "10.0.0.4", State: down}}
+		plain.Servers = []state.Server{{Name: "x", Address: "10.0.0.1", State: down}, {Name: "y", Address: "10.0.0.2", State: up}, {Name: "z", Address: "10.0.0.3", State: drain}, {Name: "w", Address: "10.0.0.4", State: up}}
 		r.report(&state.Report{Site: "seoul", VirtualServers: []state.VirtualServer{web, plain}})
 		r.settle()
 		m, st := r.member("www.example.com", "seoul"), r.site("seoul")
-		if m.ServersUp != 1 || m.Servers != 2 || st.ServersUp != 1 || !st.HasServers {
-			t.Errorf("member %d of %d, site %d; want 1 of 2, 1", m.ServersUp, m.Servers, st.ServersUp)
+		if m.ServersUp != 1 || m.Servers != 3 || st.ServersUp != 1 || !st.HasServers {
+			t.Errorf("member %d of %d, site %d; want 1 of 3, 1", m.ServersUp, m.Servers, st.ServersUp)
 		}
 	})
 }
@@ -273,6 +274,16 @@ func TestDamping(t *testing.T) {
 		r.want(false, "virginia")
 		r.report(says("virginia", up))
 		r.settle()
+		r.want(false, "seoul")
+		// One that orders keep from answering is nobody.
+		r.s.SetForced(func(_, member, _, _ string) (state.Forced, string) {
+			if member == "virginia" {
+				return state.ForcedDown, "order"
+			}
+			return state.NotForced, ""
+		})
+		r.want(true, "seoul")
+		r.s.SetForced(nil)
 		r.want(false, "seoul")
 		for range 60 {
 			r.report(says("seoul", up))

@@ -68,14 +68,34 @@ func TestRestartWhileCutOff(t *testing.T) {
 		r := startIn(t, two(), dir)
 		r.report(says("seoul", up))
 		r.report(says("virginia", up))
-		for range 3 { // before it is blind, while it is, and once more
-			time.Sleep(50 * time.Second)
+		for _, wait := range []int{50, 70, 70} { // before it is blind, while it is, and once more
+			time.Sleep(time.Duration(wait) * time.Second)
 			synctest.Wait()
 			r.stop()
 			r = startIn(t, two(), dir)
 			r.want(true, "seoul", "virginia")
 		}
 		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		r.want(true, "seoul", "virginia")
+		if !r.s.Snapshot().Blind {
+			t.Error("not blind")
+		}
+	})
+}
+
+// A check of before the restart that has not spoken since is no proof that the network works.
+func TestRestartWhileCutOffWithChecks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := keptIn(t)
+		r := startIn(t, two(checked), dir)
+		r.report(says("seoul", up))
+		r.report(says("virginia", up))
+		r.s.Check(probe("seoul", true, false))
+		r.settle()
+		r.stop()
+		r = startIn(t, two(checked), dir)
+		time.Sleep(61 * time.Second)
 		synctest.Wait()
 		r.want(true, "seoul", "virginia")
 		if !r.s.Snapshot().Blind {
@@ -118,6 +138,22 @@ func TestRestartKeepsPoolDampingAndChecks(t *testing.T) {
 			r.report(says("virginia", up))
 		}
 		r.settle()
+		r.want(true, "seoul")
+	})
+}
+
+// A member whose only source is configured no more is one that nothing has ever covered.
+func TestRestartWithoutTheCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := keptIn(t)
+		r := startIn(t, two(checked), dir)
+		r.s.Check(probe("seoul", false, false))
+		r.settle()
+		r.stop()
+		r = startIn(t, two(checked), dir)
+		r.want(false, "seoul")
+		r.stop()
+		r = startIn(t, two(), dir)
 		r.want(true, "seoul")
 	})
 }

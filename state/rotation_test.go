@@ -65,7 +65,14 @@ func TestWhoJoinsStartsAtItsPeersHighestCount(t *testing.T) {
 				})
 			}
 		}
-		r := start(t, two(func(c *state.Config) { c.Services[0].HalfLife = 1e6 * time.Hour }))
+		spare := func(c *state.Config) { // answered often once, but of the other pool
+			c.Services[0].HalfLife = 1e6 * time.Hour
+			c.Services[0].Members = append(c.Services[0].Members, state.MemberConfig{
+				Name: "spare", Site: "seoul", Addresses: [2]netip.Addr{addr("4.4.4.4")}, Weight: 100, Role: state.Backup,
+			})
+		}
+		r := start(t, two(spare))
+		r.member("www.example.com", "spare").Selected[state.V4].Add(5000 * state.SelectedUnit)
 		r.report(says("virginia", down))
 		r.settle()
 		r.member("www.example.com", "seoul").Selected[state.V4].Add(900 * state.SelectedUnit)
@@ -77,7 +84,7 @@ func TestWhoJoinsStartsAtItsPeersHighestCount(t *testing.T) {
 		if got := count("virginia"); math.Abs(got-900) > 1 {
 			t.Errorf("a member that recovers starts at %g, want 900", got)
 		}
-		r.s.Configure(two(third(50)))
+		r.s.Configure(two(spare, third(50)))
 		if got := count("third"); math.Abs(got-450) > 1 {
 			t.Errorf("a member of half the weight that joins starts at %g, want 450", got)
 		}

@@ -240,7 +240,7 @@ func (s *Store) evalSite(st *site, now time.Time) {
 	if !st.reportAt.IsZero() && !now.Before(st.reportAt.Add(s.cfg.StaleAfter)) {
 		var best *agentReport
 		for _, a := range st.agents {
-			if a.name != st.holder && now.Before(a.at.Add(s.cfg.StaleAfter)) && (best == nil || a.at.After(best.at)) {
+			if now.Before(a.at.Add(s.cfg.StaleAfter)) && (best == nil || a.at.After(best.at)) {
 				best = a
 			}
 		}
@@ -285,15 +285,14 @@ func (s *Store) evalSite(st *site, now time.Time) {
 	}
 }
 
-// evalCapacity ends a verdict that nothing supports any more: a site that is dead, or that has not given its load for
-// as long, is not overloaded (design section 4: the verdict stands until a fresh report or until the site is dead). The
-// caller holds mu.
+// evalCapacity ends a verdict that nothing supports any more: one whose load is as old as a dead report (design section
+// 4: it stands until a fresh report or until the site is dead). The caller holds mu.
 func (s *Store) evalCapacity(st *site, now time.Time) {
 	if !st.overloaded && st.shed == 0 {
 		return
 	}
 	until := st.loadAt.Add(s.cfg.DeadAfter)
-	if st.freshness != Dead && now.Before(until) {
+	if now.Before(until) {
 		s.wakeAt(until)
 		return
 	}

@@ -271,3 +271,30 @@ func TestSilentSiteDecays(t *testing.T) {
 		r.want(true, "seoul")
 	})
 }
+
+func TestWarningsAreBoundedAndLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two())
+		rep := says("seoul", up)
+		for i := range 500 {
+			rep.VirtualServers = append(rep.VirtualServers, state.VirtualServer{Name: fmt.Sprint(i), Servers: []state.Server{{State: up}}})
+		}
+		for range 3 {
+			if res := r.report(rep); len(res.Warnings) != 101 || res.Warnings[100] != "and 400 more" {
+				t.Errorf("%d warnings, the last %q", len(res.Warnings), res.Warnings[len(res.Warnings)-1])
+			}
+		}
+		r.settle()
+		if n := len(r.site("seoul").Warnings); n != 101 {
+			t.Errorf("%d warnings published", n)
+		}
+		r.report(says("seoul", up))
+		r.settle()
+		if n := r.logged("report has warnings"); n != 1 {
+			t.Errorf("logged %d times, want once", n)
+		}
+		if n := r.logged("report has no more warnings"); n != 1 {
+			t.Errorf("their end logged %d times, want once", n)
+		}
+	})
+}

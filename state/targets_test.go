@@ -246,7 +246,7 @@ func TestRTTBlind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, two(usesRTT))
 		var all []string
-		for i := range 5 {
+		for i := range 6 {
 			all = append(all, fmt.Sprintf("203.0.%d.1", 100+i))
 		}
 		r.ask(2, all...)
