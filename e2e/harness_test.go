@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	binaries = dir
-	build := exec.Command("go", "build", "-o", dir+"/", "../cmd/...")
+	build := exec.Command("go", append(append([]string{"build"}, raceFlags...), "-o", dir+"/", "../cmd/...")...)
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "e2e: go build: %v\n%s", err, out)
 		os.RemoveAll(dir)
@@ -429,12 +429,11 @@ type explained struct {
 func (s *gslbd) explain(t *testing.T, args ...string) (reason, text string) {
 	t.Helper()
 	var e explained
-	text = s.ctl(t, append([]string{"explain"}, args...)...)
 	out := s.ctl(t, append([]string{"explain", "--json"}, args...)...)
 	if err := json.Unmarshal([]byte(out), &e); err != nil {
 		t.Fatalf("explain --json: %v\n%s", err, out)
 	}
-	return e.Answer.Reason, text
+	return e.Answer.Reason, s.ctl(t, append([]string{"explain"}, args...)...)
 }
 
 // waitQueries waits until the server has answered n A queries over TCP.
