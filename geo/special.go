@@ -2,11 +2,14 @@ package geo
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"net/netip"
 )
 
-// Special reports whether addr lies in a special-purpose network, and the length of that network, in addr's family.
-// Such an address is private, local, for documentation or the like, so that no database can place it.
+// Special reports whether addr lies in a special-purpose network: such an address is private, local, for documentation
+// or the like, so that no database can place it. It returns the length of that network, in addr's family; when addr lies
+// in none, the length of the largest network around it in which none lies. So the length always says how much of the
+// address the result depends on (RFC 7871, section 7.2.1). It is 0 for the zero Addr.
 //
 // The networks are those of the IANA special-purpose address registries (RFC 6890) that are not globally reachable,
 // multicast (RFC 5771, RFC 4291), and site-local addresses (RFC 3879). Those in which a host of the public internet can
@@ -14,84 +17,83 @@ import (
 // databases know. The two anycast addresses inside 192.0.0.0/24 are no clients, so the whole of it is special.
 // An IPv4-mapped address is special as such (length 96): whoever has one should look at the IPv4 address in it.
 //
-// Hot path: a few comparisons.
-func Special(addr netip.Addr) (bits int, ok bool) {
+// Hot path: one comparison for each special-purpose network of the family.
+func Special(addr netip.Addr) (length int, ok bool) {
 	switch {
 	case addr.Is4():
 		a := addr.As4()
-		bits = special4(binary.BigEndian.Uint32(a[:]))
+		return special4(binary.BigEndian.Uint32(a[:]))
 	case addr.Is6():
 		a := addr.As16()
-		bits = special6(binary.BigEndian.Uint64(a[:8]), binary.BigEndian.Uint64(a[8:]))
+		return special6(binary.BigEndian.Uint64(a[:8]), binary.BigEndian.Uint64(a[8:]))
 	}
-	return bits, bits > 0
+	return 0, false
 }
 
-// special4 returns the length of the special-purpose network that holds a; 0: none.
-func special4(a uint32) int {
-	switch a >> 24 {
-	case 0, // RFC 791: this network
-		10,  // RFC 1918: private use
-		127: // RFC 1122: loopback
-		return 8
+// special4 is Special for an IPv4 address. A network that an address is not in differs from it first at some bit; one
+// that is cut after this bit is clear of it.
+func special4(a uint32) (length int, ok bool) {
+	for _, n := range [...]struct {
+		first uint32
+		bits  int
+	}{
+		{0, 8},                          // RFC 791: this network
+		{10 << 24, 8},                   // RFC 1918: private use
+		{100<<24 | 64<<16, 10},          // RFC 6598: shared by carriers
+		{127 << 24, 8},                  // RFC 1122: loopback
+		{169<<24 | 254<<16, 16},         // RFC 3927: link local
+		{172<<24 | 16<<16, 12},          // RFC 1918: private use
+		{192 << 24, 24},                 // RFC 6890: IETF protocol assignments
+		{192<<24 | 2<<8, 24},            // RFC 5737: documentation
+		{192<<24 | 88<<16 | 99<<8, 24},  // RFC 7526: 6to4 relays, deprecated
+		{192<<24 | 168<<16, 16},         // RFC 1918: private use
+		{198<<24 | 18<<16, 15},          // RFC 2544: benchmarking
+		{198<<24 | 51<<16 | 100<<8, 24}, // RFC 5737: documentation
+		{203<<24 | 113<<8, 24},          // RFC 5737: documentation
+		{224 << 24, 4},                  // RFC 5771: multicast
+		{240 << 24, 4},                  // RFC 1112: reserved, and the broadcast address
+	} {
+		same := bits.LeadingZeros32(n.first ^ a)
+		if same >= n.bits {
+			return n.bits, true
+		}
+		length = max(length, same+1)
 	}
-	switch a >> 16 {
-	case 169<<8 | 254, // RFC 3927: link local
-		192<<8 | 168: // RFC 1918: private use
-		return 16
-	}
-	switch a >> 8 {
-	case 192 << 16, // RFC 6890: IETF protocol assignments
-		192<<16 | 2,           // RFC 5737: documentation
-		192<<16 | 88<<8 | 99,  // RFC 7526: 6to4 relays, deprecated
-		198<<16 | 51<<8 | 100, // RFC 5737: documentation
-		203<<16 | 0<<8 | 113:  // RFC 5737: documentation
-		return 24
-	}
-	switch {
-	case a>>22 == 100<<2|1: // RFC 6598: 100.64.0.0/10, shared by carriers
-		return 10
-	case a>>20 == 172<<4|1: // RFC 1918: 172.16.0.0/12, private use
-		return 12
-	case a>>17 == 198<<7|9: // RFC 2544: 198.18.0.0/15, benchmarking
-		return 15
-	case a>>28 == 14, // RFC 5771: 224.0.0.0/4, multicast
-		a>>28 == 15: // RFC 1112: 240.0.0.0/4, reserved, and the broadcast address
-		return 4
-	}
-	return 0
+	return length, false
 }
 
-// special6 returns the length of the special-purpose network that holds the address of these halves; 0: none.
-func special6(high, low uint64) int {
-	switch {
-	case high == 0 && low <= 1: // RFC 4291: unspecified, loopback
-		return 128
-	case high == 0 && low>>32 == 0xffff: // RFC 4291: IPv4-mapped
-		return 96
-	case high == 0x0100<<48, // RFC 6666: 100::/64, discard only
-		high == 0x0100<<48|1: // RFC 9780: 100:0:0:1::/64, dummy
-		return 64
-	case high>>16 == 0x0064_ff9b_0001, // RFC 8215: local-use translation
-		high>>16 == 0x2001_0002_0000: // RFC 5180: benchmarking
-		return 48
-	case high>>32 == 0x2001_0db8: // RFC 3849: documentation
-		return 32
-	case high>>36 == 0x2001_001, // RFC 4843: ORCHID, deprecated
-		high>>36 == 0x2001_002, // RFC 7343: ORCHIDv2, identifiers and not locators
-		high>>36 == 0x2001_003: // RFC 9374: drone remote identification, likewise
-		return 28
-	case high>>44 == 0x3fff_0: // RFC 9637: documentation
-		return 20
-	case high>>48 == 0x5f00: // RFC 9602: segment routing
-		return 16
-	case high>>54 == 0xfe80>>6, // RFC 4291: link local
-		high>>54 == 0xfec0>>6: // RFC 3879: site local, deprecated
-		return 10
-	case high>>56 == 0xff: // RFC 4291: multicast
-		return 8
-	case high>>57 == 0xfc>>1: // RFC 4193: unique local
-		return 7
+// special6 is Special for the IPv6 address of these halves.
+func special6(high, low uint64) (length int, ok bool) {
+	for _, n := range [...]struct {
+		high, low uint64
+		bits      int
+	}{
+		{0, 0, 128},                     // RFC 4291: unspecified
+		{0, 1, 128},                     // RFC 4291: loopback
+		{0, 0xffff << 32, 96},           // RFC 4291: IPv4-mapped
+		{0x0064_ff9b_0001 << 16, 0, 48}, // RFC 8215: local-use translation
+		{0x0100 << 48, 0, 64},           // RFC 6666: discard only
+		{0x0100<<48 | 1, 0, 64},         // RFC 9780: dummy
+		{0x2001_0002 << 32, 0, 48},      // RFC 5180: benchmarking
+		{0x2001_0010 << 32, 0, 28},      // RFC 4843: ORCHID, deprecated
+		{0x2001_0020 << 32, 0, 28},      // RFC 7343: ORCHIDv2, identifiers and not locators
+		{0x2001_0030 << 32, 0, 28},      // RFC 9374: drone remote identification, likewise
+		{0x2001_0db8 << 32, 0, 32},      // RFC 3849: documentation
+		{0x3fff << 48, 0, 20},           // RFC 9637: documentation
+		{0x5f00 << 48, 0, 16},           // RFC 9602: segment routing
+		{0xfc00 << 48, 0, 7},            // RFC 4193: unique local
+		{0xfe80 << 48, 0, 10},           // RFC 4291: link local
+		{0xfec0 << 48, 0, 10},           // RFC 3879: site local, deprecated
+		{0xff00 << 48, 0, 8},            // RFC 4291: multicast
+	} {
+		same := bits.LeadingZeros64(n.high ^ high)
+		if same == 64 {
+			same += bits.LeadingZeros64(n.low ^ low)
+		}
+		if same >= n.bits {
+			return n.bits, true
+		}
+		length = max(length, same+1)
 	}
-	return 0
+	return length, false
 }

@@ -1,11 +1,11 @@
-package state_test
+package geo_test
 
 import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
 
-	"gslbd/state"
+	"gslbd/geo"
 )
 
 // Whatever Special says of an address must hold in all of the network that it names, and that network must be the
@@ -27,19 +27,19 @@ func TestSpecialSaysHowFarItHolds(t *testing.T) {
 		addrs = append(addrs, netip.MustParseAddr(s))
 	}
 	for _, addr := range addrs {
-		length, ok := state.Special(addr)
+		length, ok := geo.Special(addr)
 		network, err := addr.Prefix(length)
 		if err != nil {
 			t.Fatalf("%s: length %d: %v", addr, length, err)
 		}
 		for _, other := range addrs {
-			if _, is := state.Special(other); network.Contains(other) && is != ok {
+			if _, is := geo.Special(other); network.Contains(other) && is != ok {
 				t.Errorf("%s: special %v in %s, but %s is not so", addr, ok, network, other)
 			}
 		}
 		for range 2000 {
 			other := within(rng, network)
-			if _, is := state.Special(other); is != ok {
+			if _, is := geo.Special(other); is != ok {
 				t.Fatalf("%s: special %v in %s, but %s is not so", addr, ok, network, other)
 			}
 		}
@@ -50,7 +50,7 @@ func TestSpecialSaysHowFarItHolds(t *testing.T) {
 		wider, _ := addr.Prefix(length - 1)
 		found := false
 		for _, other := range addrs {
-			if l, is := state.Special(other); is {
+			if l, is := geo.Special(other); is {
 				special, _ := other.Prefix(l)
 				found = found || wider.Overlaps(special)
 			}
