@@ -22,7 +22,7 @@ func busy(t testing.TB, n int) *world {
 	for i, m := range w.Members {
 		s := m.Site
 		s.HasLoad, s.HasUtilisation, s.Utilisation, s.Shed = true, true, 0.5, 0.01
-		s.SessionsLimit, s.Sessions = 900_000, 400_000
+		s.HasSessions, s.SessionsLimit, s.Sessions = true, 900_000, 400_000
 		s.HasNewSessions, s.NewSessions = true, 100
 		m.HasServers, m.ServersUp = true, 4
 		m.HasLatency, m.Latency = [2]bool{true, true}, [2]time.Duration{ms, ms}

@@ -16,11 +16,12 @@ func newHeadroom(o StepOptions) (Metric, error) {
 	return headroom{tolerance: o.Tolerance}, nil
 }
 
-// Keep implements Metric. A site without a sessions threshold has no data.
+// Keep implements Metric. A site without a sessions threshold has no data, and neither has one whose reports do not tell of
+// sessions.
 func (m headroom) Keep(q *Query, set []Candidate) int {
 	for i := range set {
 		c := &set[i]
-		c.Value, c.NoData = 0, !c.Site.HasLoad || c.Site.SessionsLimit == 0
+		c.Value, c.NoData = 0, !c.Site.HasSessions || c.Site.SessionsLimit == 0
 		if c.Site.SessionsLimit > c.Site.Sessions {
 			c.Value = -float64(c.Site.SessionsLimit - c.Site.Sessions) // so that the lowest is the best
 		}

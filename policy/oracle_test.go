@@ -226,7 +226,7 @@ func (n *naive) metric(o policy.StepOptions, set group) group {
 	case "headroom":
 		return best(set, func(m *state.Member) (float64, bool) {
 			free := float64(m.Site.SessionsLimit) - float64(m.Site.Sessions)
-			return -max(free, 0), m.Site.HasLoad && m.Site.SessionsLimit > 0
+			return -max(free, 0), m.Site.HasSessions && m.Site.SessionsLimit > 0
 		}, func(v, lowest float64) bool { return v <= lowest*(1-o.Tolerance) })
 	case "active-servers":
 		return best(set, func(m *state.Member) (float64, bool) { return -float64(m.ServersUp), m.HasServers }, equal)
@@ -434,7 +434,7 @@ func TestMissingEverywhereIsDisabled(t *testing.T) {
 		"geo":             func(_ *world, m *state.Member) { m.Site.Location = &state.Location{} },
 		"connection-load": func(_ *world, m *state.Member) { m.Site.HasNewSessions = false },
 		"least-selected":  func(_ *world, m *state.Member) { m.Selected = nil },
-		"headroom":        func(_ *world, m *state.Member) { m.Site.HasLoad = false },
+		"headroom":        func(_ *world, m *state.Member) { m.Site.HasSessions = false },
 		"active-servers":  func(_ *world, m *state.Member) { m.HasServers = false },
 		"probe-latency":   func(_ *world, m *state.Member) { m.HasLatency = [2]bool{} },
 		"preference":      func(_ *world, m *state.Member) { m.Preference = 100 },

@@ -62,7 +62,8 @@ func randomWorld(d dice) *world {
 		s.HasUtilisation, s.Utilisation = !rare(d, 4), one(d, 0.3, 0.95, 1, 1.05, 1.2)
 		s.Overloaded = rare(d, 3)
 		s.HasNewSessions, s.NewSessions = !rare(d, 4), one(d, 0, 4., 100, 250)
-		s.HasLoad, s.SessionsLimit, s.Sessions = !rare(d, 4), one[uint64](d, 0, 1000, 1000), one[uint64](d, 0, 80, 500, 2000)
+		s.HasSessions, s.SessionsLimit, s.Sessions = !rare(d, 4), one[uint64](d, 0, 1000, 1000), one[uint64](d, 0, 80, 500, 2000)
+		s.HasLoad = s.HasSessions
 		s.RTTBlind = rare(d, 8)
 		for range d.IntN(2) {
 			w.rtt(m.Name, "20.1.2.3", one(d, 20*ms, 21*ms, 30*ms, 200*ms), one(d, 0, 9*time.Minute, 11*time.Minute))

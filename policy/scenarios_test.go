@@ -107,7 +107,7 @@ func (s *scenario) world(t *testing.T) *world {
 			SessionsLimit: c.SessionsLimit, Shed: c.Shed, Cost: c.Cost, RTTBlind: c.RTTBlind, Overloaded: c.OverloadedBefore,
 		}
 		if c.Sessions != nil {
-			site.HasLoad, site.Sessions = true, *c.Sessions
+			site.HasLoad, site.HasSessions, site.Sessions = true, true, *c.Sessions
 			if c.SessionsLimit > 0 {
 				site.HasUtilisation, site.Utilisation = true, float64(*c.Sessions)/float64(c.SessionsLimit)
 				if site.Utilisation >= 1 {
