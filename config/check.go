@@ -59,22 +59,47 @@ func (d *decoder) unique(seen map[string]string, name, path string) {
 }
 
 func (k *checker) listeners() {
-	seen := map[string]string{}
-	add := func(listen, path string) {
+	var all []listener
+	add := func(listen, path string, dual bool) {
 		ap, ok := listenAddr(listen)
 		if !ok || ap.Port() == 0 { // port 0: the kernel picks a free one
 			return
 		}
-		k.unique(seen, ap.String(), path)
+		l := listener{listen, path, ap, ap.Addr().IsUnspecified() && dual}
+		for _, o := range all {
+			switch {
+			case o.addr == ap:
+				k.fail(path, "%q is already %s", ap, o.path)
+			case o.overlaps(l):
+				k.fail(path, "%q overlaps %s, %q: one port of an address can only be listened on once; remove one of them or change its port", listen, o.path, o.listen)
+			default:
+				continue
+			}
+			return
+		}
+		all = append(all, l)
 	}
 	for i, l := range k.c.DNS.Listen {
-		add(l, at("dns.listen", i))
+		add(l, at("dns.listen", i), strings.HasPrefix(l, ":"))
 	}
-	add(k.c.Reports.Listen, "reports.listen")
-	add(k.c.Admin.Listen, "admin.listen")
+	add(k.c.Reports.Listen, "reports.listen", true) // HTTP takes both families on 0.0.0.0 and [::] as well
+	add(k.c.Admin.Listen, "admin.listen", true)
 	if tcp := k.c.DNS.TCP; tcp.MaxConnections > 0 && tcp.MaxConnectionsPerClient > tcp.MaxConnections && k.given("dns.tcp.max_connections_per_client") {
 		k.fail("dns.tcp.max_connections_per_client", "%d is above dns.tcp.max_connections, %d", tcp.MaxConnectionsPerClient, tcp.MaxConnections)
 	}
+}
+
+// A listener is one address that is listened on.
+type listener struct {
+	listen, path string
+	addr         netip.AddrPort
+	dual         bool // every address of both families; otherwise of that of addr
+}
+
+// overlaps reports whether the kernel refuses one of the two.
+func (l listener) overlaps(o listener) bool {
+	a, b := l.addr.Addr(), o.addr.Addr()
+	return l.addr.Port() == o.addr.Port() && (a.IsUnspecified() || b.IsUnspecified()) && (l.dual || o.dual || a.Is4() == b.Is4())
 }
 
 // listenAddr parses what listenForm has accepted.
