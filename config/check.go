@@ -363,6 +363,9 @@ func (k *checker) members(s *Service, path string) {
 		if m.CNAME != "" {
 			withCNAME++
 			k.unique(targets, m.CNAME, at+".cname")
+			if _, err := netip.ParseAddr(m.CNAME); err == nil {
+				k.fail(at+".cname", "%q is an address, and a CNAME needs a name: write it in addresses", m.CNAME)
+			}
 			if m.CNAME == s.Name || slices.Contains(s.Aliases, m.CNAME) {
 				k.fail(at+".cname", "%q is the service itself", m.CNAME)
 			}
