@@ -482,7 +482,7 @@ func (k *checker) doubts() {
 // policyDoubts warns of a metric that narrows before health or capacity have spoken.
 func (k *checker) policyDoubts(p Policy, path string) {
 	for i, s := range p.Steps {
-		if !s.Enabled || s.Metric == "health" || s.Metric == "capacity" {
+		if !s.Enabled || s.Metric == "health" || s.Metric == "capacity" || s.Metric == "static" { // static rejects nobody
 			continue
 		}
 		for _, later := range p.Steps[i+1:] {
