@@ -13,7 +13,8 @@ import (
 // on others. Values that were faulty are zero, and their consequences are not reported again.
 type checker struct {
 	*decoder
-	c *Config
+	c      *Config
+	apexes map[string]bool // the names of the zones
 }
 
 func (k *checker) check() {
@@ -243,9 +244,11 @@ func (k *checker) zoneAliases() {
 
 func (k *checker) zones() {
 	seen := map[string]string{}
+	k.apexes = make(map[string]bool, len(k.c.Zones))
 	for i := range k.c.Zones {
 		z, path := &k.c.Zones[i], at("zones", i)
 		k.unique(seen, z.Name, path+".name")
+		k.apexes[z.Name] = true
 		z.File = k.resolve(z.File)
 		k.checkFile(z.File, path+".file")
 		z.DNSSEC.KeyDirectory = k.resolve(z.DNSSEC.KeyDirectory)
@@ -286,13 +289,10 @@ func (k *checker) policyExists(name, path string) {
 
 // zoneOf returns the deepest configured zone that name lies in, or "".
 func (k *checker) zoneOf(name string) string {
-	best := ""
-	for _, z := range k.c.Zones {
-		if len(z.Name) > len(best) && (name == z.Name || strings.HasSuffix(name, "."+z.Name)) {
-			best = z.Name
-		}
+	for name != "" && !k.apexes[name] {
+		_, name, _ = strings.Cut(name, ".")
 	}
-	return best
+	return name
 }
 
 func (k *checker) services() {
