@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -475,6 +476,7 @@ func TestCheckICMP(t *testing.T) {
 
 // No way in which a check may end leaves a descriptor behind.
 func TestCheckDescriptors(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which would close what was forgotten
 	secured, _ := stubTLS(t, time.Now().Add(time.Hour), false)
 	silent, closing := stubTCP(t, mute), stubTCP(t, func(net.Conn) {})
 	checks := []Check{

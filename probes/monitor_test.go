@@ -350,6 +350,41 @@ func TestMonitorCutShort(t *testing.T) {
 	}
 }
 
+// What ends because the Monitor stops is no result, even if Run sees it before it sees the stop.
+func TestMonitorStopIsNoFailure(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			var started atomic.Bool
+			m := NewMonitor(MonitorOptions{
+				Do: func(ctx context.Context, c Check) Outcome {
+					if c.Key == "quick" {
+						return up
+					}
+					started.Store(true)
+					<-ctx.Done()
+					return failure(ctx.Err(), c, false)
+				},
+				Notify: func(r Result) {
+					if r.Key != "quick" {
+						t.Errorf("told %+v", r)
+					}
+					if started.Load() {
+						cancel()
+						time.Sleep(time.Second) // Run finds both when this returns
+					}
+				},
+			})
+			slow := testCheck("slow")
+			slow.Interval, slow.Timeout = time.Hour, time.Hour
+			m.Set([]Check{slow, testCheck("quick")})
+			if err := m.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // More checks than may run at once are run late, never all at once, and that is said once.
 func TestMonitorConcurrency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -570,7 +570,9 @@ func (p *Prober) answer(s *socket, d datagram, read stamp) (RTT, bool) {
 		return RTT{}, false
 	case s.method == MethodDNS && d.from.Port() != port:
 		return RTT{}, false
-	case s.method == MethodICMP && echo.cookie != f.cookie && (echo.hasCookie || !refused):
+	case s.method == MethodICMP && echo.hasCookie && echo.cookie != f.cookie:
+		return RTT{}, false
+	case s.method == MethodICMP && !echo.hasCookie && !refused:
 		return RTT{}, false
 	}
 	t := f.target

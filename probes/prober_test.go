@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/sys/unix"
 )
 
 // probe runs a Prober until it has told n outcomes, and returns them by address.
@@ -147,6 +148,40 @@ func TestProberSilentRefusedAndDNS(t *testing.T) {
 				t.Errorf("silent to ICMP only: %+v", r)
 			}
 		})
+	}
+}
+
+// An ICMP error that one target met must not fail the packet to the next, which is where the kernel reports it.
+func TestSocketPendingError(t *testing.T) {
+	inNamespace(t, "0 0")
+	withRouter(t, func() { command(t, "ip", "route", "add", "unreachable", "198.51.100.0/24") })
+	s, err := openICMP(false, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	send := func(seq uint16, to string) error {
+		return s.send(appendEcho(nil, false, 1, seq, cookie{}), netip.AddrPortFrom(netip.MustParseAddr(to), 0))
+	}
+	if err := send(1, "198.51.100.1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.conn.Control(func(fd uintptr) {
+		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd)}}, 5000); n != 1 || err != nil { // for POLLERR
+			t.Errorf("no error came: %d, %v", n, err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := send(2, "10.9.0.2"); err != nil {
+		t.Errorf("the next packet: %v", err)
+	}
+	quote, err := s.receive()
+	for err == nil && !quote.quote {
+		quote, err = s.receive() // the reply may be read first
+	}
+	if err != nil || quote.from.Addr() != netip.MustParseAddr("198.51.100.1") {
+		t.Errorf("quote %+v, %v", quote, err)
 	}
 }
 
@@ -321,6 +356,7 @@ func TestProberAnswer(t *testing.T) {
 		{"unreachable, then a reply", []datagram{quote(stranger, near, id, 1, c1, 0), reply(near, id, 1, c1)}, []time.Duration{3, 4}, []RTT{{Addr: near, Lost: true}}},
 		{"unreachable, another target", []datagram{quote(stranger, far, id, 1, c1, 0)}, []time.Duration{3}, nil},
 		{"unreachable, forged", []datagram{quote(stranger, near, id, 1, c2, 0)}, []time.Duration{3}, nil},
+		{"reply without a whole cookie", []datagram{{payload: reply(near, id, 1, c1).payload[:36], from: netip.AddrPortFrom(near, 0)}}, []time.Duration{3}, nil},
 		{"cut off", []datagram{{payload: reply(near, id, 1, c1).payload[:27], from: netip.AddrPortFrom(near, 0)}}, []time.Duration{3}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -353,6 +389,43 @@ func TestProberAnswer(t *testing.T) {
 				t.Errorf("%d targets and %d packets are left, want %d", len(p.active), len(p.flights), want)
 			}
 		})
+	}
+}
+
+// An answer to a DNS probe comes from port 53 of who was asked, with the id and the question.
+func TestProberDNSAnswer(t *testing.T) {
+	asked := netip.MustParseAddr("192.0.2.1")
+	good := appendQuery(nil, 7)
+	good[2] |= 0x80
+	otherID, otherQuestion, query := appendQuery(nil, 8), append(append([]byte(nil), good...), 0), appendQuery(nil, 7)
+	otherID[2] |= 0x80
+	otherQuestion[14] = 1
+	for _, tt := range []struct {
+		name    string
+		payload []byte
+		from    string
+		want    bool
+	}{
+		{"answer", good, "192.0.2.1:53", true},
+		{"another port", good, "192.0.2.1:54", false},
+		{"another address", good, "192.0.2.2:53", false},
+		{"another id", otherID, "192.0.2.1:53", false},
+		{"another question", otherQuestion, "192.0.2.1:53", false},
+		{"the query itself", query, "192.0.2.1:53", false},
+		{"cut off", good[:16], "192.0.2.1:53", false},
+	} {
+		p, err := NewProber(ProberOptions{Count: 1, Methods: []string{MethodDNS}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &socket{method: MethodDNS}
+		key := flightKey{s, 7}
+		target := &target{addr: asked, methods: p.methods, sent: 1, tried: MethodDNS, open: []flightKey{key}, best: -1}
+		p.active[asked], p.flights[key] = target, &flight{target: target}
+		r, ok := p.answer(s, datagram{payload: tt.payload, from: netip.MustParseAddrPort(tt.from)}, stamp{wall: 9, mono: 9})
+		if ok != tt.want || (ok && (r.Addr != asked || r.RTT != 9 || r.Method != MethodDNS)) {
+			t.Errorf("%s: %+v, %v", tt.name, r, ok)
+		}
 	}
 }
 
