@@ -104,6 +104,8 @@ func versionText() string {
 
 // serve runs the server on the configuration at path until a signal stops it.
 func serve(path string) error {
+	hup := make(chan os.Signal, 1) // before the databases are read, which takes a while: a reload must not end the process
+	signal.Notify(hup, syscall.SIGHUP)
 	g, db, err := load(path, nil)
 	if err != nil {
 		return usageError{err}
@@ -114,8 +116,6 @@ func serve(path string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
 	go func() {
 		<-ctx.Done()
 		stop() // a second signal ends the process at once
