@@ -55,7 +55,7 @@ type fileSite struct {
 	Name            string    `json:"name"`
 	Agent           string    `json:"agent,omitzero"`
 	ReportAt        time.Time `json:"report_at,omitzero"`
-	Alive           bool      `json:"alive,omitzero"` // it was not dead, or it was dead because gslbd was blind
+	Alive           bool      `json:"alive,omitzero"` // it was not dead, or its death was one that blindness stands for
 	Overloaded      bool      `json:"overloaded,omitzero"`
 	OverloadedSince time.Time `json:"overloaded_since,omitzero"`
 	OverloadedWhy   string    `json:"overloaded_why,omitzero"`
@@ -324,7 +324,7 @@ func (s *Store) capture(now time.Time) *fileState {
 	for _, st := range s.siteOrder {
 		f.Sites = append(f.Sites, fileSite{
 			Name: st.cfg.Name, Agent: st.holder, ReportAt: st.reportAt,
-			Alive:      !st.reportAt.IsZero() && (st.freshness != Dead || s.blind.on),
+			Alive:      !st.reportAt.IsZero() && (st.freshness != Dead || s.blind.covers(st, s.cfg.DeadAfter, now)),
 			Overloaded: st.overloaded, OverloadedSince: st.overloadedSince, OverloadedWhy: st.overloadedWhy,
 			HighAt: st.highAt, Shed: st.shed,
 		})

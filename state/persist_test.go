@@ -84,6 +84,61 @@ func TestRestartWhileCutOff(t *testing.T) {
 	})
 }
 
+// Between the first death and the last it is not yet known that gslbd is blind; a restart must not decide it.
+func TestRestartWhileSitesDie(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := keptIn(t)
+		r := startIn(t, two(), dir)
+		r.report(says("seoul", up))
+		time.Sleep(4 * time.Second)
+		r.report(says("virginia", up))
+		time.Sleep(58 * time.Second)
+		synctest.Wait()
+		if st := r.site("seoul").Freshness; st != state.Dead {
+			t.Fatalf("seoul is %v", st)
+		}
+		r.stop()
+		r = startIn(t, two(), dir)
+		r.want(true, "seoul", "virginia")
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		r.want(true, "seoul", "virginia")
+	})
+}
+
+// A site that was dead long before all others died is no part of the blindness, also after a restart.
+func TestRestartWhileBlindWithADeadSite(t *testing.T) {
+	config := func(c *state.Config) {
+		c.Sites = append(c.Sites, state.SiteConfig{Name: "atlantis"})
+		c.Services[0].Members = append(c.Services[0].Members, state.MemberConfig{Name: "atlantis", Site: "atlantis", Addresses: [2]netip.Addr{addr("3.3.3.3")}})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		dir := keptIn(t)
+		r := startIn(t, two(config), dir)
+		r.report(says("atlantis", up))
+		for range 60 {
+			r.report(says("seoul", up))
+			r.report(says("virginia", up))
+			time.Sleep(5 * time.Second)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for range 2 {
+			if !r.s.Snapshot().Blind {
+				t.Error("not blind")
+			}
+			r.want(true, "seoul", "virginia")
+			r.want(false, "atlantis")
+			r.stop()
+			r = startIn(t, two(config), dir)
+			r.want(true, "seoul", "virginia")
+			r.want(false, "atlantis")
+			time.Sleep(5 * time.Minute)
+			synctest.Wait()
+		}
+	})
+}
+
 // A check of before the restart that has not spoken since is no proof that the network works.
 func TestRestartWhileCutOffWithChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
