@@ -44,7 +44,7 @@ func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
 	}
 	db, err := geo.Open(withPrevious(g.geo, previous))
 	if err != nil {
-		errs = append(errs, fmt.Errorf("%s: geo: %w", path, err))
+		errs = append(errs, fmt.Errorf("%s: %w", path, err))
 	}
 	if len(errs) > 0 {
 		return nil, nil, errors.Join(errs...)
