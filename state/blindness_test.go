@@ -218,3 +218,21 @@ func TestBlindnessFreezesOverloadAndPoolButNotOrders(t *testing.T) {
 		}
 	})
 }
+
+func TestReloadWithoutBackupsWhileBlind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(func(c *state.Config) { c.Services[0].Members[1].Role = state.Backup }))
+		r.report(says("seoul", down))
+		r.report(says("virginia", up))
+		time.Sleep(2 * time.Minute)
+		if snap := r.s.Snapshot(); !snap.Blind || snap.Services[0].Pool != state.Backup {
+			t.Fatalf("blind %v, pool %v", snap.Blind, snap.Services[0].Pool)
+		}
+		r.s.Configure(two())
+		for _, m := range r.s.Snapshot().Services[0].Members {
+			if !m.InPool {
+				t.Errorf("%s is not in the pool", m.Name)
+			}
+		}
+	})
+}

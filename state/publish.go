@@ -20,7 +20,8 @@ func (s *Store) publish(now time.Time) {
 	}
 	for _, svc := range s.svcOrder {
 		s.evalHealth(svc, now)
-		if !frozen || !svc.poolSet {
+		// A reload may have taken the backups away; a pool without members would answer nothing.
+		if !frozen || !svc.poolSet || (svc.pool == Backup && !svc.hasBackups) {
 			s.evalPool(svc, now)
 		}
 	}
