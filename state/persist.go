@@ -364,13 +364,24 @@ func (h *health) capture(addr netip.Addr) *fileHealth {
 
 // A clock turns kept times, which are by the wall clock, into ones that have a monotonic reading, so that ages count on
 // that. Nothing that is past lies in the future: the wall clock may have been set back in between.
-type clock struct{ now time.Time }
+type clock struct {
+	now     time.Time
+	written time.Time // when the times were kept
+}
 
 func (c clock) past(t time.Time) time.Time {
 	if t.IsZero() {
 		return t
 	}
 	return c.now.Add(min(t.Sub(c.now.Round(0)), 0))
+}
+
+// paused is past for what must not grow older while gslbd does not run, because nobody could speak then.
+func (c clock) paused(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return c.now.Add(min(t.Sub(c.written), 0))
 }
 
 func (c clock) until(t time.Time, most time.Duration) time.Time {
@@ -384,7 +395,7 @@ func (c clock) until(t time.Time, most time.Duration) time.Time {
 // members keep their state until a source speaks or that time is over, and then on_dead decides as if the site had
 // died. The caller holds mu.
 func (s *Store) restore(f *fileState, now time.Time) {
-	c := clock{now}
+	c := clock{now, f.Written}
 	for _, fst := range f.Sites {
 		st := s.sites[fst.Name]
 		if st == nil || fst.ReportAt.IsZero() {
@@ -450,7 +461,7 @@ func (h *health) restore(f *fileHealth, c clock, hasCheck, sameAddress bool) {
 	}
 	h.dampedUntil = c.until(f.DampedUntil, flapHold)
 	if r := f.Report; r != nil && r.State <= coverageUnlisted {
-		h.report = reportSource{ever: true, agent: r.Agent, state: r.State, silentSince: c.past(r.SilentSince), up: r.Up, why: r.Why}
+		h.report = reportSource{ever: true, agent: r.Agent, state: r.State, silentSince: c.paused(r.SilentSince), up: r.Up, why: r.Why}
 	}
 	if k := f.Check; k != nil && hasCheck && sameAddress {
 		h.check = checkSource{has: true, up: k.Up, everUp: k.EverUp, why: k.Why}

@@ -139,6 +139,29 @@ func TestRestartWhileBlindWithADeadSite(t *testing.T) {
 	})
 }
 
+// While gslbd does not run nobody can tell it of servers: that time does not count as silence.
+func TestRestartAfterSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := keptIn(t)
+		r := startIn(t, two(), dir)
+		r.report(says("seoul", up))
+		r.settle()
+		r.report(says("seoul", dunno))
+		time.Sleep(5 * time.Second)
+		r.stop()
+		time.Sleep(2 * time.Minute)
+		r = startIn(t, two(), dir)
+		r.want(true, "seoul")
+		time.Sleep(50 * time.Second)
+		r.report(says("seoul", dunno))
+		r.settle()
+		r.want(true, "seoul")
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		r.want(false, "seoul")
+	})
+}
+
 // A check of before the restart that has not spoken since is no proof that the network works.
 func TestRestartWhileCutOffWithChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
