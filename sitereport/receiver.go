@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
+	"io"
 	"mime"
 	"net"
 	"net/http"
@@ -72,6 +74,7 @@ type Receiver struct {
 	listen string
 	report func(*state.Report) (state.ReportResult, error)
 	log    *zap.Logger
+	seed   maphash.Seed // of agentState.sum
 
 	nobody *siteState // counts and logs what belongs to no site that we know
 
@@ -116,6 +119,7 @@ type agentState struct {
 	retired []string // former boots, oldest first
 	hasSeq  bool
 	seq     uint64
+	sum     uint64    // of the body of the report that had seq
 	at      time.Time // arrival of the last accepted report
 	answer  *Answer   // to that report, for when it comes again
 }
@@ -161,7 +165,7 @@ func refuse(r result, format string, args ...any) *refusal {
 
 // NewReceiver returns a Receiver that does not listen yet.
 func NewReceiver(opts ReceiverOptions) *Receiver {
-	r := &Receiver{listen: opts.Listen, report: opts.Report, log: opts.Log, nobody: newSiteState("")}
+	r := &Receiver{listen: opts.Listen, report: opts.Report, log: opts.Log, seed: maphash.MakeSeed(), nobody: newSiteState("")}
 	if r.log == nil {
 		r.log = zap.NewNop()
 	}
@@ -390,7 +394,9 @@ func (r *Receiver) read(site *siteState, req *http.Request) (*Answer, result, *r
 	default:
 		return nil, 0, refuse(tooSoon, "%d reports of the site are being read already", maxReading)
 	}
-	rep, err := Decode(req.Body, MaxReport)
+	var sum maphash.Hash
+	sum.SetSeed(r.seed)
+	rep, err := Decode(io.TeeReader(req.Body, &sum), MaxReport)
 	switch {
 	case errors.Is(err, ErrTooLarge):
 		return nil, 0, refuse(tooLarge, "%v", err)
@@ -399,11 +405,11 @@ func (r *Receiver) read(site *siteState, req *http.Request) (*Answer, result, *r
 	case rep.Site != site.name:
 		return nil, 0, refuse(unreadable, "site: %q is not %q, which the path names", rep.Site, site.name)
 	}
-	return r.apply(site, rep)
+	return r.apply(site, rep, sum.Sum64())
 }
 
-// apply hands the report to the Store, unless it is late, early or known.
-func (r *Receiver) apply(site *siteState, rep *Report) (*Answer, result, *refusal) {
+// apply hands the report to the Store, unless it is late, early or known. sum is of its body.
+func (r *Receiver) apply(site *siteState, rep *Report, sum uint64) (*Answer, result, *refusal) {
 	config := r.config.Load()
 	site.mu.Lock()
 	defer site.mu.Unlock()
@@ -417,6 +423,8 @@ func (r *Receiver) apply(site *siteState, rep *Report) (*Answer, result, *refusa
 		case rep.BootID != a.boot || rep.Sequence == nil || !a.hasSeq:
 		case *rep.Sequence < a.seq:
 			return nil, 0, refuse(outdated, "sequence: %d was followed by %d (after a restart, send another boot_id)", *rep.Sequence, a.seq)
+		case *rep.Sequence == a.seq && sum != a.sum:
+			return nil, 0, refuse(outdated, "sequence: %d was that of another report: it grows by one with each", a.seq)
 		case *rep.Sequence == a.seq:
 			return a.answer, repeated, nil
 		}
@@ -447,7 +455,7 @@ func (r *Receiver) apply(site *siteState, rep *Report) (*Answer, result, *refusa
 		a.boot, a.hasSeq = rep.BootID, false
 	}
 	if rep.BootID == a.boot && rep.Sequence != nil {
-		a.hasSeq, a.seq = true, *rep.Sequence
+		a.hasSeq, a.seq, a.sum = true, *rep.Sequence, sum
 	}
 	a.answer = newAnswer()
 	a.answer.Accepted = true

@@ -201,6 +201,7 @@ func TestReceiverOrder(t *testing.T) {
 		}{
 			{0, `"boot_id":"b1","sequence":10`, 200, "", false},
 			{0, `"boot_id":"b1","sequence":10`, 200, "", true}, // an identical retry is not limited
+			{0, `"boot_id":"b1","sequence":10,"load":{"sessions":1}`, 409, "sequence: 10 was that of another report", false},
 			{0, `"boot_id":"b1","sequence":11`, 429, `the last report of agent "default" was 0 ms ago, and the interval is 5s`, false},
 			{0, `"agent":"lb2","boot_id":"x","sequence":1`, 200, "", false}, // another agent is
 			{999 * time.Millisecond, `"boot_id":"b1","sequence":11`, 429, "the last report", false},
