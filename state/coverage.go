@@ -171,13 +171,21 @@ func (s *Store) cover(st *site, a *agentReport) {
 	for _, c := range st.members {
 		matched[V4], matched[V6] = matched[V4][:0], matched[V6][:0]
 		if names := c.m.cfg.VirtualServers; len(names) > 0 {
+			listed := true
 			for _, name := range names {
+				listed = listed && len(byName[name]) > 0
 				for _, h := range byName[name] {
 					for f := range matched {
 						if c.m.named(h.vs, Family(f)) {
 							matched[f] = append(matched[f], h)
 						}
 					}
+				}
+			}
+			// Behind NAT the address of the only one may be of either family.
+			for f := range matched {
+				if listed && len(matched[f]) == 0 {
+					matched[f] = append(matched[f], matched[Family(f).Other()]...)
 				}
 			}
 		} else {
@@ -192,8 +200,23 @@ func (s *Store) cover(st *site, a *agentReport) {
 				}
 			}
 		}
-		if !c.m.cover(matched, c.svc.cfg.MinHealthy, a, st.agents) {
+		c.m.cover(matched, c.svc.cfg.MinHealthy, a, st.agents)
+		var lacking []Family
+		families := 0
+		for f := range matched {
+			if c.m.has(Family(f)) {
+				families++
+				if len(matched[f]) == 0 {
+					lacking = append(lacking, Family(f))
+				}
+			}
+		}
+		switch len(lacking) {
+		case 0:
+		case families:
 			about.add("member %q of service %q is at this site, and no virtual server of the report matches it", c.m.cfg.Name, c.svc.cfg.Name)
+		default:
+			about.add("member %q of service %q is at this site, and no virtual server of the report matches it for %s", c.m.cfg.Name, c.svc.cfg.Name, lacking[0])
 		}
 	}
 	for i := range all {
@@ -219,7 +242,7 @@ func (s *Store) cover(st *site, a *agentReport) {
 }
 
 // named reports whether a virtual server that the member names tells of its family f: one with an address of the
-// member's other family does not. One whose family the member lacks altogether, or that has no address, tells of all.
+// member's other family does not, as long as the member names others that do. One whose family the member lacks altogether, or that has no address, tells of all.
 func (m *member) named(vs *VirtualServer, f Family) bool {
 	if !m.has(f) {
 		return false
@@ -241,11 +264,10 @@ func (m *member) listens(vs *VirtualServer) bool {
 		(m.cfg.Protocol == "" || vs.Protocol == "" || m.cfg.Protocol == vs.Protocol)
 }
 
-// cover takes in what the report says of the member: of each family, the virtual servers that match. It reports
-// whether any does.
-func (m *member) cover(matched [2][]*virtualHealth, t Threshold, a *agentReport, agents map[string]*agentReport) bool {
+// cover takes in what the report says of the member: of each family, the virtual servers that match.
+func (m *member) cover(matched [2][]*virtualHealth, t Threshold, a *agentReport, agents map[string]*agentReport) {
 	servers := tally{}
-	found, speaks := false, false
+	speaks := false
 	for f, list := range matched {
 		r := &m.health[f].report
 		if !m.has(Family(f)) {
@@ -253,7 +275,7 @@ func (m *member) cover(matched [2][]*virtualHealth, t Threshold, a *agentReport,
 		}
 		up, why, spoke := true, "", false
 		for _, h := range list {
-			found, h.used = true, true
+			h.used = true
 			if !h.speaks {
 				continue
 			}
@@ -286,7 +308,6 @@ func (m *member) cover(matched [2][]*virtualHealth, t Threshold, a *agentReport,
 	} else {
 		m.servers.fresh = false
 	}
-	return found
 }
 
 func (r *reportSource) fallSilent(at time.Time) {
