@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,6 +30,7 @@ type socket struct {
 	mode   ICMPMode // of an ICMP socket
 	id     uint16   // of our echoes; on a datagram socket the kernel puts its own in place of it
 
+	closed   atomic.Bool
 	buf, oob []byte // owned by receive
 }
 
@@ -115,7 +117,10 @@ func (s *socket) open(fd int) (*socket, error) {
 	return s, nil
 }
 
-func (s *socket) close() { s.file.Close() }
+func (s *socket) close() {
+	s.closed.Store(true)
+	s.file.Close()
+}
 
 // send sends one datagram without waiting.
 func (s *socket) send(payload []byte, to netip.AddrPort) error {
@@ -138,7 +143,7 @@ func (s *socket) send(payload []byte, to netip.AddrPort) error {
 	return err
 }
 
-// receive waits for a datagram. Its error is os.ErrClosed after close.
+// receive waits for a datagram. After close its error is os.ErrClosed.
 func (s *socket) receive() (datagram, error) {
 	for {
 		var n, oobn int
@@ -155,8 +160,10 @@ func (s *socket) receive() (datagram, error) {
 			return err != unix.EAGAIN
 		})
 		switch {
-		case readErr != nil: // there are no deadlines: it was closed
+		case s.closed.Load():
 			return datagram{}, os.ErrClosed
+		case readErr != nil:
+			return datagram{}, readErr
 		case err == unix.EINTR || remote(err): // the next call finds its quote
 			continue
 		case err != nil:
