@@ -452,11 +452,13 @@ func (k *checker) doubts() {
 			}
 		}
 	}
-	used := map[string]bool{}
+	used := map[string]bool{}      // policies
+	choosing := map[string]bool{}  // those of a service with a choice
 	serving := map[string]uint32{} // the largest TTL by site
 	for i := range k.c.Services {
 		s := &k.c.Services[i]
 		used[s.Policy] = true
+		choosing[s.Policy] = choosing[s.Policy] || len(s.Members) > 1
 		for _, m := range s.Members {
 			serving[m.Site] = max(serving[m.Site], s.TTL)
 		}
@@ -465,6 +467,9 @@ func (k *checker) doubts() {
 	for i, p := range k.c.Policies {
 		if used[p.Name] {
 			k.policyDoubts(p, at("policies", i))
+		}
+		if choosing[p.Name] && p.enabled("geo") && len(k.c.Geo.Databases) == 0 && len(k.c.Geo.Overrides) == 0 {
+			k.warn("geo", "has neither databases nor overrides: the metric geo of the policy %s never decides", p.Name)
 		}
 	}
 	for i, s := range k.c.Sites {
@@ -507,9 +512,6 @@ func (k *checker) serviceDoubts(s *Service, path string) {
 	}
 	if s.Failover.Ratio > 0 && !slices.ContainsFunc(s.Members, func(m Member) bool { return m.Role == "backup" }) {
 		k.warn(path+".failover.ratio", "has no effect: no member has the role backup")
-	}
-	if p.enabled("geo") && len(s.Members) > 1 && len(k.c.Geo.Databases) == 0 && len(k.c.Geo.Overrides) == 0 {
-		k.warn("geo", "has neither databases nor overrides: the metric geo of the policy %s never decides", p.Name)
 	}
 	k.preferenceDoubts(s, p, path)
 }
