@@ -40,9 +40,9 @@ func checkKind(n *yaml.Node, f field) string {
 		if number {
 			return n.Value + " has no unit: write bps, kbps, Mbps, Gbps or Tbps after the number, such as 900Mbps"
 		}
-	case f.typ == thresholdType, f.tag.Get("enum") != "" && number:
-		if number {
-			return "" // parse says what may stand there
+	case f.typ == thresholdType, f.typ == addrType, f.typ == prefixType, f.typ == addrPortType, f.tag.Get("enum") != "":
+		if number || tag == "!!bool" {
+			return "" // parse says what may stand there; quotes would not help
 		}
 	case f.typ.Kind() == reflect.Bool:
 		if tag != "!!bool" {
