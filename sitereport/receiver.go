@@ -56,6 +56,9 @@ const (
 
 	// maxConnections bounds the receiver's memory. Two hundred sites with a pair of agents each need 400.
 	maxConnections = 1000
+	// maxFromOne is how many of them one address may have, so that one site cannot keep all others from reporting. Many
+	// agents behind NAT or a proxy share an address.
+	maxFromOne = 250
 	// maxReading is how many reports of one site are read at once, so that one site cannot take all the memory.
 	maxReading = 4
 	// maxRetired is how many former boots of an agent are remembered and refused.
@@ -240,8 +243,10 @@ func (r *Receiver) Run(ctx context.Context) error {
 	l := netutil.LimitListener(r.listener, maxConnections)
 	r.mu.Unlock()
 	errorLog, _ := zap.NewStdLogAt(r.log, zap.WarnLevel) // it fails for unknown levels only
+	from := connections{open: map[netip.Addr]int{}}
 	srv := &http.Server{
 		Handler:           r.Handler(),
+		ConnState:         from.changed,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       30 * time.Second,
 		WriteTimeout:      45 * time.Second,
@@ -263,6 +268,36 @@ func (r *Receiver) Run(ctx context.Context) error {
 	}
 	<-served
 	return nil
+}
+
+// connections counts the open ones by address, or by /64 for IPv6, of which a host has as many as it likes.
+type connections struct {
+	mu   sync.Mutex
+	open map[netip.Addr]int // guarded by mu
+}
+
+// changed is told by the HTTP server of every connection, and closes those that are too many.
+func (c *connections) changed(conn net.Conn, st http.ConnState) {
+	if st != http.StateNew && st != http.StateClosed {
+		return
+	}
+	remote, err := netip.ParseAddrPort(conn.RemoteAddr().String())
+	if err != nil {
+		return // not a TCP connection
+	}
+	addr := remote.Addr().Unmap()
+	if addr.Is6() {
+		addr = netip.PrefixFrom(addr, 64).Masked().Addr()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if st == http.StateNew {
+		if c.open[addr]++; c.open[addr] > maxFromOne {
+			conn.Close()
+		}
+	} else if c.open[addr]--; c.open[addr] == 0 {
+		delete(c.open, addr)
+	}
 }
 
 // Handler returns the receiver's HTTP handler.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -447,5 +448,40 @@ func TestReceiverRuns(t *testing.T) {
 	}
 	if s.count() != 8 {
 		t.Errorf("%d reports applied, want 8", s.count())
+	}
+}
+
+// Whoever opens all the connections that he can keeps no other site from reporting.
+func TestReceiverSharesConnections(t *testing.T) {
+	s := new(sink)
+	r := newReceiver(s, nil)
+	if err := r.Bind(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- r.Run(ctx) }()
+	const body = `{"site":"lab"}`
+	from := func(ip string) net.Conn {
+		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}).Dial("tcp4", r.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		fmt.Fprintf(conn, "POST /v1/sites/lab/report HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		return conn
+	}
+	for range maxConnections + 50 {
+		from("127.0.0.2")
+	}
+	other := from("127.0.0.3")
+	other.SetReadDeadline(time.Now().Add(10 * time.Second))
+	status := make([]byte, len("HTTP/1.1 200"))
+	if _, err := io.ReadFull(other, status); err != nil {
+		t.Errorf("another address is not answered: %v", err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
