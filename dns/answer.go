@@ -283,7 +283,8 @@ func (r *Responder) chase(z *zone, nm *name) {
 			return
 		}
 		for _, v := range r.visited[:step] {
-			if v == n {
+			// At the owner of a DNAME itself the chain ends: it has no CNAME (RFC 6672 section 2.4).
+			if v == n && (how == atDNAME || n.dname == nil) {
 				return // a loop: each record is given once
 			}
 		}

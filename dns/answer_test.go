@@ -312,6 +312,27 @@ func TestApexDNAME(t *testing.T) {
 	}
 }
 
+// TestDNAMEToItsOwner follows a DNAME to the name that owns it, which is no loop: the name has data of its own. A DNAME
+// that leads below itself again is given once.
+func TestDNAMEToItsOwner(t *testing.T) {
+	zone := dns.ZoneOptions{Name: "gslb.test", File: writeZone(t, "d DNAME gslb.test.\nd A 192.0.2.9\ne DNAME f\nf DNAME e\n")}
+	r := newWorld(t, []dns.ZoneOptions{zone}).responder(t, dns.Options{})
+	redirected := "an d.gslb.test. 300 IN DNAME gslb.test.\nan d.d.gslb.test. 300 IN CNAME d.gslb.test."
+	tests := []struct{ name, qtype, want string }{
+		{"d.d.gslb.test.", "A", lines("NOERROR aa", redirected, "an d.gslb.test. 300 IN A 192.0.2.9")},
+		{"d.d.gslb.test.", "TXT", lines("NOERROR aa", redirected, "ns gslb.test. 60 IN SOA ns1.gslb.test. hostmaster.gslb.test. 1 7200 900 1209600 60")},
+		{"x.e.gslb.test.", "A", lines("NOERROR aa",
+			"an e.gslb.test. 300 IN DNAME f.gslb.test.", "an x.e.gslb.test. 300 IN CNAME x.f.gslb.test.",
+			"an f.gslb.test. 300 IN DNAME e.gslb.test.", "an x.f.gslb.test. 300 IN CNAME x.e.gslb.test.")},
+	}
+	for _, tt := range tests {
+		reply, _ := ask(t, r, question(tt.name, tt.qtype), false)
+		if got := show(reply); got != tt.want {
+			t.Errorf("%s %s:\n%s\nwant:\n%s", tt.name, tt.qtype, got, tt.want)
+		}
+	}
+}
+
 // TestRootZone serves the zone whose apex has no label.
 func TestRootZone(t *testing.T) {
 	r := newWorld(t, []dns.ZoneOptions{{Name: ".", File: writeZone(t, "www.test A 192.0.2.9\ncom NS ns.com\nns.com A 192.0.2.8\n")}}).responder(t, dns.Options{})
