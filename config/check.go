@@ -484,9 +484,19 @@ func (k *checker) doubts() {
 	}
 }
 
-// policyDoubts warns of a metric that narrows before health or capacity have spoken.
+// policyDoubts warns of a metric that narrows before health or capacity have spoken, and of an age of round trips that
+// does not go with how they are measured.
 func (k *checker) policyDoubts(p Policy, path string) {
+	kept := max(time.Hour, 4*k.c.RTT.Refresh) // by state
 	for i, s := range p.Steps {
+		if s.Enabled && s.Metric == "rtt" {
+			switch {
+			case s.MaxAge > kept:
+				k.warn(at(path+".chain", i)+".max_age", "%s is longer than round trips are kept, %s (an hour, or four times rtt.refresh), and has no effect beyond", short(s.MaxAge), short(kept))
+			case s.MaxAge < k.c.RTT.Refresh:
+				k.warn("rtt.refresh", "%s is above the max_age of the policy %s, %s: its round trips are too old before the next probe", short(k.c.RTT.Refresh), p.Name, short(s.MaxAge))
+			}
+		}
 		if !s.Enabled || s.Metric == "health" || s.Metric == "capacity" || s.Metric == "static" { // static rejects nobody
 			continue
 		}
