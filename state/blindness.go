@@ -110,7 +110,7 @@ func (s *Store) endBlindness(why string, now time.Time) {
 
 // A survey is what all own checks say together.
 type survey struct {
-	up    bool // one succeeds
+	up    bool // one succeeds, which shows that the network works
 	blind bool // all that succeeded before began to fail at once, by timeout or unreachable only
 	sites int
 	from  time.Time // when the first of them began to fail
@@ -122,6 +122,15 @@ func (s *Store) surveyChecks(now time.Time) survey {
 	var out survey
 	var last time.Time
 	var window time.Duration
+	// A success shows that the network works only if it came when reports should have come and did not: a rare check last
+	// ran before the reports ended, and takes a while to fail often enough.
+	var silent time.Time
+	for _, st := range s.siteOrder {
+		if at := st.reportAt.Add(s.cfg.StaleAfter); !st.reportAt.IsZero() && at.After(silent) {
+			silent = at
+		}
+	}
+	standing := false
 	each := func(visit func(m *member, c *checkSource)) {
 		for _, svc := range s.svcOrder {
 			if !svc.cfg.HasCheck {
@@ -139,12 +148,13 @@ func (s *Store) surveyChecks(now time.Time) survey {
 		}
 	}
 	each(func(_ *member, c *checkSource) {
-		out.up = out.up || c.up
+		standing = standing || c.up
+		out.up = out.up || (c.ok && !c.at.Before(silent))
 		if !c.up && c.everUp && c.failSince.After(last) {
 			last = c.failSince
 		}
 	})
-	if out.up || last.IsZero() || now.Sub(last) >= s.cfg.DeadAfter {
+	if standing || last.IsZero() || now.Sub(last) >= s.cfg.DeadAfter {
 		return out
 	}
 	// A check is down after its last allowed failure; each of those comes up to a tenth of an interval late, so that

@@ -236,3 +236,67 @@ func TestReloadWithoutBackupsWhileBlind(t *testing.T) {
 		}
 	})
 }
+
+// A check that is rare has not yet failed often enough to be down when the reports die. It does not prove that the
+// network works, unless it has succeeded since.
+func TestBlindWhileRareChecksFail(t *testing.T) {
+	for _, interval := range []time.Duration{30 * time.Second, 2 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			r := start(t, two(func(c *state.Config) {
+				rare := c.Services[0]
+				rare.Name, rare.HasCheck, rare.CheckInterval = "rare.example.com", true, interval
+				c.Services = append(c.Services, rare)
+			}))
+			check := func(ok, up bool) {
+				for _, m := range []string{"seoul", "virginia"} {
+					res := state.CheckResult{Service: "rare.example.com", Member: m, Up: up, Latency: time.Millisecond}
+					if !ok {
+						res.Err, res.Unreachable, res.Latency = "i/o timeout", true, 0
+					}
+					r.s.Check(res)
+				}
+			}
+			r.report(says("seoul", up))
+			r.report(says("virginia", up))
+			check(true, true)
+			for runs := range 5 { // from here on it is cut off
+				time.Sleep(interval)
+				check(false, runs < 2)
+				r.settle()
+				r.want(true, "seoul", "virginia")
+			}
+			if !r.s.Snapshot().Blind {
+				t.Error("not blind")
+			}
+			check(true, true)
+			r.settle()
+			if r.s.Snapshot().Blind {
+				t.Error("still blind after a success")
+			}
+		})
+	}
+}
+
+// The agents of all sites die, and the network works: that shows with the next run of a check, however rare.
+func TestRareCheckEndsBlindness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(func(c *state.Config) {
+			rare := c.Services[0]
+			rare.Name, rare.HasCheck, rare.CheckInterval = "rare.example.com", true, 2*time.Minute
+			c.Services = append(c.Services, rare)
+		}))
+		success := state.CheckResult{Service: "rare.example.com", Member: "seoul", Up: true, Latency: time.Millisecond}
+		r.report(says("seoul", up))
+		r.report(says("virginia", up))
+		r.s.Check(success)
+		time.Sleep(2 * time.Minute)
+		r.want(true, "seoul", "virginia")
+		r.s.Check(success)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if r.s.Snapshot().Blind {
+			t.Error("still blind")
+		}
+		r.want(false, "seoul", "virginia")
+	})
+}

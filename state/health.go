@@ -41,6 +41,7 @@ type reportSource struct {
 type checkSource struct {
 	has         bool // there is a result that is a source
 	up          bool
+	ok          bool   // the last run succeeded; one that is up may have begun to fail
 	why         string // of down
 	unreachable bool
 	everUp      bool
@@ -80,7 +81,8 @@ func (c *checkSource) apply(r CheckResult, now time.Time) bool {
 		}
 	}
 	c.has, c.up, c.unreachable = true, r.Up, r.Unreachable
-	return before.has != c.has || before.up != c.up || before.why != c.why || before.unrunnable ||
+	c.ok = r.Up && r.Err == ""
+	return before.has != c.has || before.up != c.up || before.ok != c.ok || before.why != c.why || before.unrunnable ||
 		before.unreachable != c.unreachable || before.latency != c.latency
 }
 

@@ -162,7 +162,7 @@ type CheckResult struct {
 	Service, Member string
 	Family          Family
 	Up              bool
-	Err             string        // why not up
+	Err             string        // why the last run failed, or why it is not up; empty: up, and the last run succeeded
 	Unrunnable      bool          // the check cannot be run (no permission, no CA): it is no source
 	Unreachable     bool          // failed by timeout or unreachable only, which does not prove that our network works
 	Latency         time.Duration // of a success; 0: unknown

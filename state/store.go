@@ -219,7 +219,7 @@ func (s *Store) Check(r CheckResult) {
 		s.mu.Unlock()
 		return
 	}
-	if m.health[r.Family].check.apply(r, now) {
+	if m.health[r.Family].check.apply(r, now) || s.blind.frozen { // a success may end that, also one like the last
 		s.dirty = true
 		s.unsaved = true
 	}
