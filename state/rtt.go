@@ -176,6 +176,8 @@ func (t *RTTTable) hash(hi, lo uint64) uint64 { return mix(hi, lo, t.seed) }
 func mix(hi, lo, seed uint64) uint64 {
 	h, l := bits.Mul64(hi^seed, 0x9e3779b97f4a7c15)
 	h, l = bits.Mul64(lo^h^l, seed^0xd1b54a32d192ed03)
+	// Of neighbours the low bits are still alike, when the seed has few high ones.
+	h, l = bits.Mul64(h^l, 0x9fb21c651e98df25)
 	return h ^ l
 }
 
