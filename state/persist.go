@@ -287,7 +287,8 @@ func (s *Store) write(name string, v any) (err error) {
 	if err != nil {
 		return fmt.Errorf("state: encode %s: %w", path, err)
 	}
-	f, err := os.CreateTemp(s.dir, name+".*")
+	// Always the same name, so that what is left by a crash is written over. Nobody else writes here: see the lock.
+	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("state: %w", err)
 	}

@@ -253,6 +253,13 @@ func TestOldStateIsIgnored(t *testing.T) {
 func TestStateIsSavedWhileRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := keptIn(t)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		// What a crash left while it wrote must not stay for ever.
+		if err := os.WriteFile(filepath.Join(dir, "state.json.tmp"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		r := startIn(t, two(), dir)
 		written := func() time.Time {
 			data, err := os.ReadFile(filepath.Join(dir, "state.json"))
