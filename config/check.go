@@ -478,6 +478,13 @@ func (k *checker) doubts() {
 		if !serves && len(k.c.Services) > 0 {
 			k.warn(path, "no service has a member at %s", s.Name)
 		}
+		if s.Capacity.Sessions == 0 && s.Capacity.Bandwidth == 0 {
+			for _, key := range []string{"resume", "hold", "shed_from"} {
+				if at := path + ".capacity." + key; k.given(at) && (key != "shed_from" || s.Capacity.ShedFrom > 0) {
+					k.warn(at, "has no effect without sessions or bandwidth")
+				}
+			}
+		}
 		if hold := 2 * time.Duration(ttl) * time.Second; s.Capacity.Sessions+s.Capacity.Bandwidth > 0 && s.Capacity.Hold < hold {
 			k.warn(path+".capacity.hold", "%s is below twice the largest TTL served there (%ds): clients return before the effect of the last change is seen; write %s or more", short(s.Capacity.Hold), ttl, short(hold))
 		}
@@ -517,9 +524,14 @@ func (k *checker) serviceDoubts(s *Service, path string) {
 	if s.OnAllDown != "backup" && len(s.LastResort) > 0 {
 		k.warn(path+".last_resort", "has no effect without on_all_down: backup")
 	}
-	if k.given(path+".on_all_down") && !p.enabled("health") {
-		k.warn(path+".on_all_down", "has no effect: it belongs to the metric health, which is off in the policy %s", p.Name)
+	healthOnly := func(key string, set bool) {
+		if set && !p.enabled("health") {
+			k.warn(path+key, "has no effect: it belongs to the metric health, which is off in the policy %s", p.Name)
+		}
 	}
+	healthOnly(".on_all_down", k.given(path+".on_all_down"))
+	healthOnly(".slow_start", s.SlowStart > 0)
+	healthOnly(".failover.drop_when_all_down", s.Failover.DropWhenAllDown)
 	if s.Failover.Ratio > 0 && !slices.ContainsFunc(s.Members, func(m Member) bool { return m.Role == "backup" }) {
 		k.warn(path+".failover.ratio", "has no effect: no member has the role backup")
 	}
