@@ -77,6 +77,7 @@ func (s *Store) evalBlindness(now time.Time) {
 	switch {
 	case died >= 2 && stale == 0:
 		s.beginBlindness(fmt.Sprintf("all %d sites that reported died within %s, and no own check succeeds", died, s.cfg.DeadAfter), now)
+		s.undo(s.lastReport()) // checks that are quicker than dead_after have failed meanwhile
 	case checks.blind:
 		s.beginBlindness(fmt.Sprintf("own checks of all %d sites began to time out at once, and no report is fresh", checks.sites), now)
 		s.undo(checks.from)
@@ -124,12 +125,7 @@ func (s *Store) surveyChecks(now time.Time) survey {
 	var window time.Duration
 	// A success shows that the network works only if it came when reports should have come and did not: a rare check last
 	// ran before the reports ended, and takes a while to fail often enough.
-	var silent time.Time
-	for _, st := range s.siteOrder {
-		if at := st.reportAt.Add(s.cfg.StaleAfter); !st.reportAt.IsZero() && at.After(silent) {
-			silent = at
-		}
-	}
+	silent := s.lastReport().Add(s.cfg.StaleAfter)
 	standing := false
 	each := func(visit func(m *member, c *checkSource)) {
 		for _, svc := range s.svcOrder {
@@ -179,13 +175,26 @@ func (s *Store) surveyChecks(now time.Time) survey {
 	return out
 }
 
-// undo takes back the members that own checks took down since from, on the way into blindness.
+// lastReport returns when a report last arrived; zero: never.
+func (s *Store) lastReport() (last time.Time) {
+	for _, st := range s.siteOrder {
+		if st.reportAt.After(last) {
+			last = st.reportAt
+		}
+	}
+	return last
+}
+
+// undo takes back the members that own checks took down since from, on the way into blindness. A check whose failure
+// proves that the network works keeps its word, and so does a report.
 func (s *Store) undo(from time.Time) {
 	for _, svc := range s.svcOrder {
 		for _, m := range svc.members {
 			for f := range m.health {
 				h := &m.health[f]
-				if c := &h.check; h.resolved && !h.raw && h.set && !h.up && !h.since.Before(from) && c.everUp && !c.up && !c.failSince.Before(from) {
+				c := &h.check
+				failed := c.everUp && !c.up && c.unreachable && !c.failSince.Before(from)
+				if failed && (!h.report.ever || h.report.up) && h.resolved && !h.raw && h.set && !h.up && !h.since.Before(from) {
 					h.raw, h.rawWhy = true, "blind: as before own checks began to fail"
 				}
 			}

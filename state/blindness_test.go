@@ -300,3 +300,41 @@ func TestRareCheckEndsBlindness(t *testing.T) {
 		r.want(false, "seoul", "virginia")
 	})
 }
+
+// Of checks at different intervals the quick ones are down before the reports are dead; they are put back with the rest.
+func TestBlindnessPutsBackWhatQuickChecksTookDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(checked, func(c *state.Config) {
+			c.Services[0].Members = append(c.Services[0].Members,
+				state.MemberConfig{Name: "refuses", Site: "seoul", Addresses: [2]netip.Addr{addr("1.1.1.2")}},
+				state.MemberConfig{Name: "reported", Site: "virginia", Addresses: [2]netip.Addr{addr("3.3.3.3")}})
+			rare := c.Services[0]
+			rare.Name, rare.CheckInterval = "rare.example.com", time.Minute
+			c.Services = append(c.Services, rare)
+		}))
+		rare := probe("seoul", true, false)
+		rare.Service = "rare.example.com"
+		r.s.Check(rare)
+		for _, m := range []string{"seoul", "virginia", "refuses", "reported"} {
+			r.s.Check(probe(m, true, false))
+		}
+		r.report(says("seoul", up))
+		last := says("virginia", up)
+		last.VirtualServers = append(last.VirtualServers, vs("other", "3.3.3.3", 443, down))
+		r.report(last)
+		time.Sleep(30 * time.Second) // cut off; the rare check has not run since
+		r.s.Check(probe("seoul", false, true))
+		r.s.Check(probe("virginia", false, true))
+		r.s.Check(probe("reported", false, true))
+		r.s.Check(probe("refuses", false, false))
+		r.settle()
+		r.want(false, "seoul", "virginia", "refuses", "reported")
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if !r.s.Snapshot().Blind {
+			t.Error("not blind")
+		}
+		r.want(true, "seoul", "virginia")
+		r.want(false, "refuses", "reported")
+	})
+}
