@@ -83,6 +83,12 @@ func (r *Responder) Refresh(now time.Time) {
 	}
 }
 
+// release ends a batch. One that waits for the next must not keep a snapshot from being freed, since the zones and geo
+// databases go with it: of many sockets and slots that are seldom used, each could keep those of another reload.
+func (r *Responder) release() {
+	r.snap, r.tables, r.policy.Snapshot = nil, nil, nil
+}
+
 // Respond answers query, which came from remote to local, into buf and returns the size of the reply; 0 means that
 // there is to be none. buf must hold at least 512 octets over UDP, and should hold 65,535 over TCP.
 //

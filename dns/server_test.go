@@ -9,11 +9,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+	"weak"
 
 	mdns "github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,7 +38,9 @@ func start(t *testing.T, opts dns.Options) *running {
 	if opts.Listen == nil {
 		opts.Listen = []string{"127.0.0.1:0"}
 	}
-	opts.Store, opts.ECS = conformanceWorld(t).store, true
+	if opts.ECS = true; opts.Store == nil {
+		opts.Store = conformanceWorld(t).store
+	}
 	s, err := dns.New(opts)
 	if err != nil {
 		t.Fatal(err)
@@ -571,6 +575,29 @@ func TestBadOptions(t *testing.T) {
 	} {
 		if _, err := dns.New(opts); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// TestIdleHoldsNothing checks that a socket or slot that has nothing to do keeps no snapshot from being freed, and with
+// it the zones and the geo databases of its day: each of many could hold another day's.
+func TestIdleHoldsNothing(t *testing.T) {
+	store := serviceWorld(t).store
+	s := start(t, dns.Options{Store: store})
+	for _, network := range []string{"udp", "tcp"} {
+		c := &mdns.Conn{Conn: s.dial(network)}
+		if err := c.WriteMsg(question("www.gslb.test.", "A")); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := c.ReadMsg(); err != nil || len(m.Answer) == 0 {
+			t.Fatal(m, err)
+		}
+	}
+	old := weak.Make(store.Snapshot())
+	store.SetGeo(nil) // publishes another
+	for deadline := time.Now().Add(5 * time.Second); old.Value() != nil; runtime.GC() {
+		if time.Now().After(deadline) {
+			t.Fatal("the snapshot before is still held")
 		}
 	}
 }

@@ -280,6 +280,7 @@ func (c *tcpConn) answer() bool {
 			c.out = binary.BigEndian.AppendUint16(c.out, uint16(n))
 			c.out = append(c.out, slot.reply[:n]...)
 		}
+		slot.release()
 		c.server.slots <- slot
 		c.in = in[:copy(in, in[done:])]
 		if !c.flush() {

@@ -180,6 +180,7 @@ func (w *udpWorker) answer() {
 		out.hdr.Name, out.hdr.Namelen = in.hdr.Name, in.hdr.Namelen
 		w.queued++
 	}
+	r.release()
 	w.sent = 0
 	if w.queued == 0 {
 		return
