@@ -494,6 +494,9 @@ func (k *checker) doubts() {
 // policyDoubts warns of a metric that narrows before health or capacity have spoken, and of an age of round trips that
 // does not go with how they are measured.
 func (k *checker) policyDoubts(p Policy, path string) {
+	if !p.enabled("health") {
+		k.warn(path+".chain", "has no metric health, or it is off: members that are down are answered like any other")
+	}
 	kept := max(time.Hour, 4*k.c.RTT.Refresh) // by state
 	for i, s := range p.Steps {
 		if s.Enabled && s.Metric == "rtt" {
@@ -523,6 +526,17 @@ func (k *checker) serviceDoubts(s *Service, path string) {
 	}
 	if s.OnAllDown != "backup" && len(s.LastResort) > 0 {
 		k.warn(path+".last_resort", "has no effect without on_all_down: backup")
+	}
+	if s.OnAllDown == "backup" {
+		for _, family := range []struct {
+			name string
+			is   func(netip.Addr) bool
+		}{{"IPv4", netip.Addr.Is4}, {"IPv6", netip.Addr.Is6}} {
+			served := slices.ContainsFunc(s.Members, func(m Member) bool { return slices.ContainsFunc(m.Addresses, family.is) })
+			if served && !slices.ContainsFunc(s.LastResort, family.is) {
+				k.warn(path+".last_resort", "has no %s address, while members have: with all of them down, clients that ask for %s get no data", family.name, family.name)
+			}
+		}
 	}
 	healthOnly := func(key string, set bool) {
 		if set && !p.enabled("health") {
