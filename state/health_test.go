@@ -396,6 +396,36 @@ func TestAgents(t *testing.T) {
 	})
 }
 
+// The SLB of one agent has died and its agent has not: it lists servers as unknown for ever, and the VIPs are elsewhere.
+func TestAgentThatCannotReadItsSLB(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two())
+		as := func(agent string, rep *state.Report) { rep.Agent = agent; r.report(rep) }
+		as("lb1", says("seoul", up))
+		as("lb2", says("seoul", up))
+		for i := range 30 {
+			time.Sleep(5 * time.Second)
+			as("lb1", says("seoul", dunno))
+			as("lb2", says("seoul", up))
+			r.settle()
+			r.want(true, "seoul")
+			if agent := r.site("seoul").Agent; i < 3 && agent != "lb1" || i > 3 && agent != "lb2" {
+				t.Fatalf("after %d reports %q holds the site", i+1, agent)
+			}
+		}
+		for range 20 { // nobody can say anything: nobody takes over
+			time.Sleep(5 * time.Second)
+			as("lb1", says("seoul", dunno))
+			as("lb2", says("seoul", dunno))
+		}
+		r.settle()
+		r.want(false, "seoul")
+		if n := r.logged("agent took over"); n != 1 {
+			t.Errorf("%d takeovers, want 1", n)
+		}
+	})
+}
+
 // What another agent told of is not "no longer listed" by the one that took over: it ages from the last report of the
 // agent that told of it.
 func TestTakeoverKeepsWhatTheOtherToldOf(t *testing.T) {

@@ -36,6 +36,7 @@ type site struct {
 	since      time.Time
 	deadAt     time.Time // when freshness became Dead
 	load       load      // of the holder's last report
+	mutedAt    time.Time // since when the holder's reports list virtual servers and nothing of their health; zero: they do not
 
 	newSessions []float64 // the last loadWindow, oldest first
 
@@ -94,6 +95,11 @@ func newAgentReport(r *Report, now time.Time) *agentReport {
 	return a
 }
 
+// speaks reports whether the report carries health.
+func (a *agentReport) speaks() bool {
+	return slices.ContainsFunc(a.virtual, func(vs VirtualServer) bool { return newVirtualHealth(&vs).speaks })
+}
+
 // sameHealth reports whether two reports say the same of the servers, so that coverage need not be worked out again.
 func (a *agentReport) sameHealth(b *agentReport) bool {
 	return slices.EqualFunc(a.virtual, b.virtual, func(x, y VirtualServer) bool {
@@ -116,6 +122,9 @@ func (s *Store) receive(st *site, a *agentReport) {
 		st.holder = a.name
 		s.apply(st, a, false)
 	case !st.graceUntil.IsZero() || !a.at.Before(st.reportAt.Add(s.cfg.StaleAfter)):
+		s.takeOver(st, a)
+	case !st.mutedAt.IsZero() && !a.at.Before(st.mutedAt.Add(s.cfg.StaleAfter)) && a.speaks():
+		// The holder cannot read its SLB, from which the VIPs may have moved to that of the other.
 		s.takeOver(st, a)
 	}
 }
@@ -157,6 +166,12 @@ func (s *Store) apply(st *site, a *agentReport, sameHealth bool) {
 		st.newSessions = st.newSessions[:0]
 	}
 	s.applyCapacity(st, a.at, gap)
+	switch {
+	case len(a.virtual) == 0 || a.speaks():
+		st.mutedAt = time.Time{}
+	case st.mutedAt.IsZero():
+		st.mutedAt = a.at
+	}
 	if !sameHealth {
 		s.cover(st, a)
 		s.unsaved = true
