@@ -447,7 +447,7 @@ func TestExplain(t *testing.T) {
 		if e.Name != name || e.Service != name || e.Policy != "default" || e.Type != "A" {
 			t.Errorf("%+v", e)
 		}
-		want := admin.Answer{Kind: "answer", Reason: "health", Records: []admin.Record{{Member: "seoul", Data: "1.1.1.1"}}, TTL: 30}
+		want := admin.Answer{Kind: "answer", Reason: "health", Records: []admin.Record{{Member: "seoul", Data: "1.1.1.1"}}, TTL: new(uint32(30))}
 		if d := cmp.Diff(want, e.Answer); d != "" {
 			t.Error(d)
 		}
@@ -567,7 +567,7 @@ func TestExplainOnAllDown(t *testing.T) {
 				down(h)
 				var e admin.Explanation
 				h.get("/v1/explain?name="+name, &e)
-				c.want.Reason, c.want.TTL, c.want.AllDown = "on_all_down", 10, true
+				c.want.Reason, c.want.TTL, c.want.AllDown = "on_all_down", new(uint32(10)), true
 				if d := cmp.Diff(c.want, e.Answer); d != "" {
 					t.Error(d)
 				}

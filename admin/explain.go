@@ -42,7 +42,7 @@ type Answer struct {
 	Kind    string   `json:"kind"`   // answer, last resort, nodata or servfail
 	Reason  string   `json:"reason"` // what settled the first record: a metric, constraints, single or on_all_down
 	Records []Record `json:"records"`
-	TTL     uint32   `json:"ttl"` // seconds; for nodata a ceiling
+	TTL     *uint32  `json:"ttl,omitempty"` // seconds; for nodata a ceiling beside the zone's own; absent: the zone's own
 	AllDown bool     `json:"all_down"`
 
 	// Scope is the ECS scope prefix length of the response; absent when the query has no ECS or the zone does not use it.
@@ -192,7 +192,10 @@ func newClient(snap *state.Snapshot, ldns netip.Addr, ecs netip.Prefix, usesECS 
 }
 
 func newAnswer(svc *state.Service, f state.Family, d *policy.Decision) Answer {
-	a := Answer{Reason: d.Reason.String(), Records: []Record{}, TTL: d.TTL, AllDown: d.AllDown}
+	a := Answer{Reason: d.Reason.String(), Records: []Record{}, TTL: &d.TTL, AllDown: d.AllDown}
+	if d.TTL == policy.NoCeiling {
+		a.TTL = nil
+	}
 	switch d.Kind {
 	case policy.Answer:
 		a.Kind = "answer"

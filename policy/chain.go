@@ -83,6 +83,9 @@ func (c *Chain) Decide(q *Query, d *Decision) {
 	d.Reason = q.constrain()
 	if len(q.scratch.all) == 0 {
 		d.Kind, d.Empty, d.TTL = NoData, true, min(d.TTL, downTTL)
+		if !q.served() {
+			d.TTL = NoCeiling
+		}
 		c.traceUnused(q)
 		return
 	}
@@ -115,6 +118,22 @@ func (c *Chain) Decide(q *Query, d *Decision) {
 		q.Trace = nil // it tells of the first answer
 	}
 	q.Trace = trace
+}
+
+// served reports whether the service has an address of the asked family, whatever the state of it. Where it has none,
+// NODATA is the plain truth and no stopgap.
+func (q *Query) served() bool {
+	for _, m := range q.Service.Members {
+		if m.Has(q.Family) {
+			return true
+		}
+	}
+	for _, a := range q.Service.LastResort {
+		if a.Is4() == (q.Family == state.V4) {
+			return true
+		}
+	}
+	return false
 }
 
 // constrain leaves the candidates in q.scratch.all (design section 4, "Constraints first"). It returns the reason that

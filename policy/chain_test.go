@@ -102,6 +102,9 @@ func TestEmptySetIsNoData(t *testing.T) {
 			set(w)
 			_, d, trace := w.decide(build(t, "health", "!capacity", "static"))
 			want := policy.Decision{Kind: policy.NoData, Reason: policy.ReasonConstraints, TTL: 10, Empty: true}
+			if name != "forced down" {
+				want.TTL = policy.NoCeiling
+			}
 			if d != want {
 				t.Errorf("got %+v, want %+v", d, want)
 			}

@@ -75,7 +75,17 @@ func (n *naive) candidates() (all group, reason string) {
 func (n *naive) decide() string {
 	all, reason := n.candidates()
 	if len(all) == 0 {
-		return "nodata 10 constraints empty"
+		for _, m := range n.w.Members {
+			if m.Has(n.f) {
+				return "nodata 10 constraints empty"
+			}
+		}
+		for _, a := range n.w.LastResort {
+			if a.Is4() == (n.f == state.V4) {
+				return "nodata 10 constraints empty"
+			}
+		}
+		return fmt.Sprintf("nodata %d constraints empty", uint32(policy.NoCeiling))
 	}
 	health := slices.ContainsFunc(n.steps, func(o policy.StepOptions) bool { return o.Metric == "health" && !o.Disabled })
 	ttl, skipHealth := 30, false

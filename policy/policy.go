@@ -74,13 +74,17 @@ const (
 // MaxAnswers is the most that services[].answers may be.
 const MaxAnswers = 10
 
+// NoCeiling is the TTL of a NODATA that lasts as long as the zone says: no member, and no last resort, has an address of
+// the asked family at all.
+const NoCeiling = 1<<32 - 1
+
 // A Decision is what a chain chose. It is plain data, filled in by Chain.Decide.
 type Decision struct {
 	Kind    Kind
 	N       int                       // how many of Members are set
 	Members [MaxAnswers]*state.Member // best first; only the first counts for least-selected
 	Reason  Reason                    // what settled the first answer
-	TTL     uint32                    // seconds: the service's, or at most 10 where on_all_down or an empty set answers; for NODATA a ceiling
+	TTL     uint32                    // seconds: the service's, or at most 10 where on_all_down or an empty set answers; for NODATA a ceiling, or NoCeiling
 	AllDown bool                      // on_all_down answered
 	Empty   bool                      // there was no candidate at all
 }

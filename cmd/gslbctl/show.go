@@ -161,7 +161,11 @@ func showExplanation(_ string, e admin.Explanation) string {
 	}
 
 	b.WriteString("\n")
-	facts := fmt.Sprintf("ttl %d, settled by %s", e.Answer.TTL, e.Answer.Reason)
+	ttl := "as the zone says"
+	if e.Answer.TTL != nil {
+		ttl = fmt.Sprint(*e.Answer.TTL)
+	}
+	facts := fmt.Sprintf("ttl %s, settled by %s", ttl, e.Answer.Reason)
 	if e.Answer.Scope != nil {
 		facts += fmt.Sprintf(", ecs scope /%d", *e.Answer.Scope)
 	}
