@@ -163,9 +163,9 @@ func explainParseError(err error, text string) string {
 	if i := strings.LastIndex(msg, " at line: "); i >= 0 {
 		msg = msg[:i]
 	}
-	fields := strings.Fields(strings.NewReplacer("(", " ", ")", " ").Replace(text))
+	fields := strings.Fields(strings.NewReplacer("(", " ", ")", " ").Replace(firstRecord(text)))
 	at := slices.IndexFunc(fields, func(f string) bool { return strings.EqualFold(f, "SOA") })
-	if !strings.Contains(msg, "SOA") || at < 0 {
+	if !strings.HasPrefix(msg, "bad SOA") || at < 0 {
 		return msg
 	}
 	fields = fields[at+1:]
@@ -186,6 +186,24 @@ func explainParseError(err error, text string) string {
 		return fmt.Sprintf("SOA is missing its %s: the fields are %s", soaFields[len(fields)], strings.Join(soaFields[:], ", "))
 	}
 	return msg
+}
+
+// firstRecord returns text up to the end of its first record: looking for what is missing, the parser reads on into the
+// next line.
+func firstRecord(text string) string {
+	text = strings.TrimSpace(text)
+	depth := 0
+	for i, c := range text {
+		switch {
+		case c == '(':
+			depth++
+		case c == ')':
+			depth--
+		case c == '\n' && depth == 0:
+			return text[:i]
+		}
+	}
+	return text
 }
 
 // reasonOf returns what the system said, without the path that the message names anyway.
