@@ -18,9 +18,10 @@ const (
 	southAmerica = "AR BO BR CL CO EC FK GF GY PE PY SR UY VE"
 )
 
-// continentOf returns the continent of a country; empty: unknown. Flat databases give no continent, but the level
-// `continent` of the geo metric must work with them too.
-func continentOf(country string) string {
+// ContinentOf returns the continent of a country (ISO 3166-1 alpha-2), in two letters; empty: unknown. Flat databases
+// and those who write a site's location often give the country alone, and the level `continent` of the geo metric must
+// work with them too.
+func ContinentOf(country string) string {
 	if len(country) != 2 {
 		return ""
 	}

@@ -23,7 +23,7 @@ func TestContinentOf(t *testing.T) {
 		t.Errorf("%d countries, want 250", len(seen))
 	}
 	for country, want := range map[string]string{"KR": "AS", "US": "NA", "NA": "AF", "AS": "OC", "BR": "SA", "AQ": "AN", "GB": "EU", "QQ": "", "": "", "A": "", "O ": "", " A": ""} {
-		if got := continentOf(countryCode(country)); got != want {
+		if got := ContinentOf(countryCode(country)); got != want {
 			t.Errorf("%q: %q, want %q", country, got, want)
 		}
 	}

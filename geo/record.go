@@ -82,7 +82,7 @@ func usable(continent, country, subdivision string, latitude, longitude degrees)
 	case "AF", "AN", "AS", "EU", "NA", "OC", "SA":
 		l.Continent = continent
 	default:
-		l.Continent = continentOf(l.Country)
+		l.Continent = ContinentOf(l.Country)
 	}
 	// The point 0,0 lies in the sea. It is how some databases write that they do not know.
 	if latitude.known && longitude.known && validCoordinates(latitude.value, longitude.value) &&

@@ -128,8 +128,12 @@ func stateConfig(c *config.Config, chains map[string]*policy.Chain, tables *dns.
 		Zones: tables,
 	}
 	for _, s := range c.Sites {
+		at := location(s.Location)
+		if at.Continent == "" {
+			at.Continent = geo.ContinentOf(at.Country) // as databases place clients
+		}
 		sc.Sites = append(sc.Sites, state.SiteConfig{
-			Name: s.Name, Zone: s.Zone, Region: s.Region, Location: location(s.Location), Cost: s.Cost,
+			Name: s.Name, Zone: s.Zone, Region: s.Region, Location: at, Cost: s.Cost,
 			SessionsLimit: s.Capacity.Sessions, BandwidthLimit: s.Capacity.Bandwidth, Resume: s.Capacity.Resume, Hold: s.Capacity.Hold, ShedFrom: s.Capacity.ShedFrom,
 		})
 	}
