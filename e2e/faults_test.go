@@ -261,8 +261,16 @@ func TestDatabaseReplacedWhileServing(t *testing.T) {
 	}
 	s.waitLog("cities.mmdb", 15*time.Second)
 	eventually(t, 20*time.Second, "the failure is counted", func() bool { return s.scrape(t, `gslbd_geo_reloads_total{result="failure"}`) != "0" })
+	// A bad download does not stand in the way of a change elsewhere, in an emergency.
+	if out := s.ctl(t, "reload"); !strings.Contains(out, "stays in force") {
+		t.Errorf("the reload does not say that the database is an old one:\n%s", out)
+	}
+	if s.answer(t, california) != "2.2.2.2" || s.answer(t, hongKong) != "1.1.1.1" {
+		t.Error("the reload lost the database that was in force")
+	}
+	loaded := s.scrape(t, `gslbd_geo_reloads_total{result="success"}`)
 	write(t, db, string(good))
-	eventually(t, 20*time.Second, "the good database is loaded", func() bool { return s.scrape(t, `gslbd_geo_reloads_total{result="success"}`) != "1" })
+	eventually(t, 20*time.Second, "the good database is loaded", func() bool { return s.scrape(t, `gslbd_geo_reloads_total{result="success"}`) != loaded })
 	if s.answer(t, california) != "2.2.2.2" {
 		t.Error("the good database does not place California")
 	}

@@ -72,12 +72,9 @@ func (s stamp) equal(o stamp) bool {
 
 // openDatabase reads and verifies a file, or shares it with previous when the file has not changed since.
 func openDatabase(path string, previous *DB) (*database, error) {
-	if previous != nil {
-		now := stampOf(path)
-		for _, d := range previous.databases {
-			if d.path == path && now.info != nil && d.stamp.equal(now) {
-				return d, nil
-			}
+	if d := previous.database(path); d != nil {
+		if now := stampOf(path); now.info != nil && d.stamp.equal(now) {
+			return d, nil
 		}
 	}
 	buffer, s, err := readWhole(path)

@@ -19,6 +19,10 @@ type Options struct {
 	// Previous, when not nil, lends its databases: a file that is the same as when Previous read it is shared and not
 	// read again. Previous stays as it is.
 	Previous *DB
+
+	// KeepPrevious leaves what Previous read in force where its file has become unusable since, and DB.Kept tells of it:
+	// a bad download must not stand in the way of a reload for another reason.
+	KeepPrevious bool
 }
 
 // A DB is an immutable set of overrides and databases. The zero value knows no address. It is safe for concurrent use
@@ -26,6 +30,7 @@ type Options struct {
 type DB struct {
 	overrides overrides
 	databases []*database
+	kept      []error
 }
 
 // Open reads and verifies every database and checks every override. It returns all that is wrong in one error, and then
@@ -49,6 +54,11 @@ func Open(o Options) (*DB, error) {
 		}
 		seen[path] = true
 		d, err := openDatabase(path, o.Previous)
+		if err != nil && o.KeepPrevious {
+			if before := o.Previous.database(path); before != nil {
+				d, db.kept, err = before, append(db.kept, err), nil
+			}
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -127,6 +137,21 @@ func (db *DB) HasCoordinates() bool {
 		}
 	}
 	return db.overrides.coordinates
+}
+
+// Kept says what is wrong with the files whose previous content stays in force, see Options.KeepPrevious.
+func (db *DB) Kept() []error { return db.kept }
+
+// database returns the database that was read from path, or nil. db may be nil.
+func (db *DB) database(path string) *database {
+	if db != nil {
+		for _, d := range db.databases {
+			if d.path == path {
+				return d
+			}
+		}
+	}
+	return nil
 }
 
 // Info describes a database that is in use.

@@ -137,6 +137,7 @@ func (l *Loader) look() {
 // load opens the DB of the options. now are the stamps of its files. mu is held.
 func (l *Loader) load(now []stamp) {
 	o := l.options
+	o.KeepPrevious = false // nothing else wants the change, so that all of it may wait
 	if db := l.current.Load(); db != nil {
 		o.Previous = db
 	}

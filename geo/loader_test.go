@@ -382,3 +382,46 @@ func TestLoaderPrevious(t *testing.T) {
 		}
 	})
 }
+
+// A reload of the configuration keeps what was read of a file that has become unusable, and says so; without that wish
+// it is refused.
+func TestKeepPrevious(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cities.mmdb")
+	good, err := os.ReadFile("../testdata/geo/cities.mmdb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before, err := geo.Open(geo.Options{Databases: []string{path}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("<html>"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := geo.Options{Databases: []string{path}, Previous: before}
+	if _, err := geo.Open(o); err == nil {
+		t.Fatal("a broken file was opened")
+	}
+	o.KeepPrevious = true
+	db, err := geo.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept := db.Kept(); len(kept) != 1 || !strings.Contains(kept[0].Error(), path) {
+		t.Errorf("kept: %v", kept)
+	}
+	if r := db.Lookup(netip.MustParseAddr("8.8.8.8")); r.Location == nil || r.Location.Country != "US" {
+		t.Errorf("8.8.8.8 is at %+v", r)
+	}
+	other := filepath.Join(filepath.Dir(path), "other.mmdb")
+	if err := os.WriteFile(other, []byte("<html>"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Databases = append(o.Databases, other)
+	if _, err := geo.Open(o); err == nil {
+		t.Error("a broken file that was never read before was passed over")
+	}
+}

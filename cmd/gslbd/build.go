@@ -110,8 +110,9 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 	return s, nil
 }
 
+// withPrevious has what db read shared, and kept where its file has become unusable.
 func withPrevious(o geo.Options, db *geo.DB) geo.Options {
-	o.Previous = db
+	o.Previous, o.KeepPrevious = db, true
 	return o
 }
 

@@ -50,6 +50,9 @@ func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
 		return nil, nil, errors.Join(errs...)
 	}
 	g.warnings = append(g.warnings, tables.Warnings()...)
+	for _, kept := range db.Kept() {
+		g.warnings = append(g.warnings, fmt.Sprintf("geo.databases: what was read before stays in force: %v", kept))
+	}
 	if len(c.Geo.Databases) > 0 && !db.HasCoordinates() {
 		for _, s := range c.Services {
 			if usesDistance(c.Policy(s.Policy)) {
