@@ -48,12 +48,12 @@ type Responder struct {
 	answered uint64 // queries, for the choice of those measured
 
 	// Of the batch, set by Refresh.
-	now  time.Time
-	snap *state.Snapshot
+	now    time.Time
+	snap   *state.Snapshot
+	tables *Tables
 
 	// Of the query.
 	q       query
-	tables  *Tables
 	policy  policy.Query
 	decided policy.Decision
 	service *state.Service // the last that decided; nil: none did
@@ -81,6 +81,9 @@ func (r *Responder) Refresh(now time.Time) {
 	if r.store != nil {
 		r.snap = r.store.Snapshot()
 	}
+	if r.snap != nil {
+		r.tables, _ = r.snap.Zones.(*Tables)
+	}
 }
 
 // release ends a batch. One that waits for the next must not keep a snapshot from being freed, since the zones and geo
@@ -104,7 +107,7 @@ func (r *Responder) Respond(query, buf []byte, local, remote netip.AddrPort, tcp
 }
 
 func (r *Responder) respond(query, buf []byte, local, remote netip.AddrPort, tcp bool) int {
-	verdict := r.q.parse(query, r.ecs)
+	verdict := r.q.parse(query, r.ecs && r.tables != nil && r.tables.ecs)
 	if verdict == drop {
 		r.count.dropped[dropMalformed].Add(1)
 		return 0
@@ -241,11 +244,6 @@ func (r *Responder) resolve() {
 		r.rcode = dns.RcodeNotImplemented
 		return
 	}
-	if r.snap == nil {
-		r.rcode = dns.RcodeServerFailure
-		return
-	}
-	r.tables, _ = r.snap.Zones.(*Tables)
 	if r.tables == nil {
 		r.rcode = dns.RcodeServerFailure
 		return

@@ -319,6 +319,20 @@ func TestECS(t *testing.T) {
 	}
 }
 
+// TestECSOffEverywhere checks that where no zone looks at client subnets the option is one of those that are unknown,
+// whatever its form and wherever the question leads.
+func TestECSOffEverywhere(t *testing.T) {
+	r := newWorld(t, []dns.ZoneOptions{{Name: "gslb.test", File: writeZone(t, "")}}).responder(t, dns.Options{ECS: true})
+	for name, rcode := range map[string]int{"ns1.gslb.test.": 0, "nope.gslb.test.": 3, "www.elsewhere.test.": 5} {
+		for _, ecs := range [][]byte{{0, 1, 24, 0, 203, 0, 113}, {0, 1, 24, 0, 203, 0}, nil} {
+			reply := unpackRaw(t, exchange(r, pack(t, question(name, "A", edns(1232, raw(8, ecs...)))), false))
+			if reply.rcode != rcode || !reply.opt || len(reply.options) != 0 {
+				t.Errorf("%s %x: rcode %d, OPT %v with options %v", name, ecs, reply.rcode, reply.opt, reply.options)
+			}
+		}
+	}
+}
+
 // A rawReply is what the tests of ECS look at, read without miekg/dns, which does not hold to RFC 7871.
 type rawReply struct {
 	rcode, answers, authority int

@@ -39,6 +39,7 @@ type MemberOptions struct {
 type Tables struct {
 	zones    map[string]*zone // by the apex in wire form, lower case
 	deepest  int              // labels of the deepest apex
+	ecs      bool             // some zone looks at client subnets; else they are an unknown option
 	warnings []string
 }
 
@@ -226,6 +227,7 @@ func (b *builder) addZone(i int, opts ZoneOptions) {
 	z.nodes = map[string]*node{apex: z.top}
 	b.t.zones[apex] = z
 	b.t.deepest = max(b.t.deepest, z.labels)
+	b.t.ecs = b.t.ecs || opts.ECS
 	zb := &zoneBuilder{
 		zone: z, path: fmt.Sprintf("zones[%d].file", i), file: opts.File,
 		records: map[string]map[uint16][]fileRecord{}, servers: map[string]string{},
