@@ -23,15 +23,6 @@ type blindness struct {
 	from, thawUntil time.Time
 }
 
-// covers reports whether the site's death is one of those that blindness, or what may turn out to be blindness, stands
-// for. A site that had been dead for longer is dead all the same.
-func (b *blindness) covers(st *site, deadAfter time.Duration, now time.Time) bool {
-	if b.on {
-		now = b.since
-	}
-	return b.frozen && now.Sub(st.deadAt) < deadAfter
-}
-
 // thawing reports whether a member that was up before blindness and does not resolve to up is still to be held.
 func (b *blindness) thawing(m *member, h *health, now time.Time) bool {
 	if !now.Before(b.thawUntil) {

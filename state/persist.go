@@ -55,7 +55,7 @@ type fileSite struct {
 	Name            string    `json:"name"`
 	Agent           string    `json:"agent,omitzero"`
 	ReportAt        time.Time `json:"report_at,omitzero"`
-	Alive           bool      `json:"alive,omitzero"` // it was not dead, or its death was one that blindness stands for
+	Alive           bool      `json:"alive,omitzero"` // it was not dead, or its death had not counted: see site.gone
 	Overloaded      bool      `json:"overloaded,omitzero"`
 	OverloadedSince time.Time `json:"overloaded_since,omitzero"`
 	OverloadedWhy   string    `json:"overloaded_why,omitzero"`
@@ -325,7 +325,7 @@ func (s *Store) capture(now time.Time) *fileState {
 	for _, st := range s.siteOrder {
 		f.Sites = append(f.Sites, fileSite{
 			Name: st.cfg.Name, Agent: st.holder, ReportAt: st.reportAt,
-			Alive:      !st.reportAt.IsZero() && (st.freshness != Dead || s.blind.covers(st, s.cfg.DeadAfter, now)),
+			Alive:      !st.reportAt.IsZero() && !st.gone,
 			Overloaded: st.overloaded, OverloadedSince: st.overloadedSince, OverloadedWhy: st.overloadedWhy,
 			HighAt: st.highAt, Shed: st.shed,
 		})
@@ -365,24 +365,13 @@ func (h *health) capture(addr netip.Addr) *fileHealth {
 
 // A clock turns kept times, which are by the wall clock, into ones that have a monotonic reading, so that ages count on
 // that. Nothing that is past lies in the future: the wall clock may have been set back in between.
-type clock struct {
-	now     time.Time
-	written time.Time // when the times were kept
-}
+type clock struct{ now time.Time }
 
 func (c clock) past(t time.Time) time.Time {
 	if t.IsZero() {
 		return t
 	}
 	return c.now.Add(min(t.Sub(c.now.Round(0)), 0))
-}
-
-// paused is past for what must not grow older while gslbd does not run, because nobody could speak then.
-func (c clock) paused(t time.Time) time.Time {
-	if t.IsZero() {
-		return t
-	}
-	return c.now.Add(min(t.Sub(c.written), 0))
 }
 
 func (c clock) until(t time.Time, most time.Duration) time.Time {
@@ -396,7 +385,7 @@ func (c clock) until(t time.Time, most time.Duration) time.Time {
 // members keep their state until a source speaks or that time is over, and then on_dead decides as if the site had
 // died. The caller holds mu.
 func (s *Store) restore(f *fileState, now time.Time) {
-	c := clock{now, f.Written}
+	c := clock{now}
 	for _, fst := range f.Sites {
 		st := s.sites[fst.Name]
 		if st == nil || fst.ReportAt.IsZero() {
@@ -409,7 +398,7 @@ func (s *Store) restore(f *fileState, now time.Time) {
 			st.freshness, st.graceUntil = Stale, now.Add(s.cfg.DeadAfter)
 		} else {
 			// It died before the restart; the time is not known, and long enough ago to be no sign of blindness.
-			st.freshness, st.graceUntil, st.deadAt = Dead, now, now.Add(-s.cfg.DeadAfter)
+			st.freshness, st.graceUntil, st.deadAt, st.gone = Dead, now, now.Add(-s.cfg.DeadAfter), true
 		}
 		if st.cfg.SessionsLimit == 0 && st.cfg.BandwidthLimit == 0 {
 			continue
@@ -462,10 +451,14 @@ func (h *health) restore(f *fileHealth, c clock, hasCheck, sameAddress bool) {
 	}
 	h.dampedUntil = c.until(f.DampedUntil, flapHold)
 	if r := f.Report; r != nil && r.State <= coverageUnlisted {
-		h.report = reportSource{ever: true, agent: r.Agent, state: r.State, silentSince: c.paused(r.SilentSince), up: r.Up, why: r.Why}
+		h.report = reportSource{ever: true, agent: r.Agent, state: r.State, silentSince: c.past(r.SilentSince), up: r.Up, why: r.Why}
+		if h.raw {
+			h.report.silentSince = c.now // silence has not taken it down, and nobody could speak while gslbd did not run
+		}
 	}
 	if k := f.Check; k != nil && hasCheck && sameAddress {
-		h.check = checkSource{has: true, up: k.Up, everUp: k.EverUp, why: k.Why}
+		// One that is down while the member is not has not counted, because gslbd was blind: its next run decides.
+		h.check = checkSource{has: k.Up || !h.raw, up: k.Up, everUp: k.EverUp, why: k.Why}
 	}
 }
 

@@ -156,7 +156,7 @@ func TestRestartAfterSilence(t *testing.T) {
 		r.report(says("seoul", dunno))
 		r.settle()
 		r.want(true, "seoul")
-		time.Sleep(5 * time.Second)
+		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		r.want(false, "seoul")
 	})
@@ -217,6 +217,36 @@ func TestRestartKeepsPoolDampingAndChecks(t *testing.T) {
 		}
 		r.settle()
 		r.want(true, "seoul")
+	})
+}
+
+// Checks that time out while gslbd is blind do not count; a restart must not make them.
+func TestRestartWhileBlindWithFailingChecks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := keptIn(t)
+		r := startIn(t, two(checked), dir)
+		fail := func() {
+			r.s.Check(probe("seoul", false, true))
+			r.s.Check(probe("virginia", false, true))
+		}
+		r.s.Check(probe("seoul", true, false))
+		r.s.Check(probe("virginia", true, false))
+		r.report(says("seoul", up))
+		r.report(says("virginia", up))
+		time.Sleep(30 * time.Second) // cut off
+		fail()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		r.want(true, "seoul", "virginia")
+		r.stop()
+		r = startIn(t, two(checked), dir)
+		r.want(true, "seoul", "virginia")
+		for range 12 {
+			time.Sleep(10 * time.Second)
+			fail()
+			r.settle()
+			r.want(true, "seoul", "virginia")
+		}
 	})
 }
 

@@ -13,6 +13,9 @@ func (s *Store) publish(now time.Time) {
 	}
 	s.evalBlindness(now)
 	frozen := s.blind.frozen
+	for _, st := range s.siteOrder {
+		st.gone = st.freshness == Dead && (st.gone || (!frozen && !now.Before(s.blind.thawUntil)))
+	}
 	if !frozen {
 		for _, st := range s.siteOrder {
 			s.evalCapacity(st, now)

@@ -35,6 +35,7 @@ type site struct {
 	freshness  Freshness
 	since      time.Time
 	deadAt     time.Time // when freshness became Dead
+	gone       bool      // it is dead, and neither blindness nor what it leaves behind kept that from its members
 	load       load      // of the holder's last report
 	mutedAt    time.Time // since when the holder's reports list virtual servers and nothing of their health; zero: they do not
 
