@@ -33,7 +33,8 @@ const (
 	maxSentRTTs    = 10_000           // round trips in one report: about 1 MB of the 4 that a receiver reads
 	probeAgain     = 30 * time.Second // several gslbd name the same resolver at about the same time
 	maxRecent      = 100_000          // resolvers remembered for probeAgain
-	maxLogged      = 20               // warnings in one log line
+	maxLogged      = 20               // warnings in one log line, and servers told of at once
+	maxConflicts   = 3                // reports refused as those of a former boot, before the agent takes another boot_id
 	repeatLogEvery = time.Minute      // a text that is another one each time is logged at most this often
 )
 
@@ -65,12 +66,12 @@ type Agent struct {
 	// Fixed at construction.
 	opts     AgentOptions
 	log      *zap.Logger
-	boot     string
 	client   *http.Client
 	peers    []*peer
 	interval chan struct{} // holds a token when an answer changed the interval; never closed
 
 	rtts rttRing
+	boot atomic.Pointer[string] // boot_id
 
 	mu     sync.Mutex
 	recent map[netip.Addr]time.Time // guarded by mu: when a resolver was last queued
@@ -79,6 +80,7 @@ type Agent struct {
 	// Owned by Run.
 	sequence uint64
 	readers  []readerLog
+	states   map[string]string // of the servers, as last reported
 }
 
 // A peer is one gslbd.
@@ -89,7 +91,8 @@ type peer struct {
 	interval atomic.Int64 // what its last answer ordered, in nanoseconds; 0: nothing yet
 
 	// Owned by the peer's goroutine.
-	cursor   uint64 // of the round trips it has acknowledged
+	cursor    uint64 // of the round trips it has acknowledged
+	conflicts int    // reports in a row that it refused because of boot_id or sequence
 	trouble  notice
 	warnings notice
 }
@@ -128,12 +131,9 @@ func NewAgent(opts AgentOptions) (*Agent, error) {
 			MaxResponseHeaderBytes: 64 << 10,
 		}
 	}
-	var id [16]byte
-	rand.Read(id[:])
 	a := &Agent{
 		opts: opts,
 		log:  opts.Log,
-		boot: hex.EncodeToString(id[:]),
 		client: &http.Client{
 			Transport: opts.Transport,
 			// A redirect would carry the token to wherever it leads.
@@ -144,6 +144,7 @@ func NewAgent(opts AgentOptions) (*Agent, error) {
 		recent:   make(map[netip.Addr]time.Time),
 		readers:  make([]readerLog, len(opts.Readers)),
 	}
+	a.newBoot()
 	for _, server := range opts.Servers {
 		base, err := url.Parse(server)
 		if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
@@ -158,6 +159,14 @@ func NewAgent(opts AgentOptions) (*Agent, error) {
 		})
 	}
 	return a, nil
+}
+
+// newBoot takes another boot_id.
+func (a *Agent) newBoot() {
+	var id [16]byte
+	rand.Read(id[:])
+	text := hex.EncodeToString(id[:])
+	a.boot.Store(&text)
 }
 
 // Run reports until ctx is done, and returns nil then. It must be called once.
@@ -269,7 +278,45 @@ func (a *Agent) read(ctx context.Context) *round {
 	a.sequence++
 	r := &round{sequence: a.sequence}
 	r.load, r.servers = merge(readings)
+	a.logServers(r.servers)
 	return r
+}
+
+// logServers tells of the servers whose state is another one than in the last report, or that are not up in the first.
+func (a *Agent) logServers(all []VirtualServer) {
+	before, told := a.states, 0
+	a.states = make(map[string]string, len(before))
+	for _, vs := range all {
+		for _, s := range vs.Servers {
+			key := vs.Name + "\x00" + s.Name + "\x00" + s.Address
+			was, known := before[key]
+			if s.State == StateUnknown || s.State == "" { // the reader that cannot say has told why
+				if known {
+					a.states[key] = was
+				}
+				continue
+			}
+			a.states[key] = s.State
+			if was == s.State || !known && s.State == StateUp {
+				continue
+			}
+			if told++; told > maxLogged {
+				continue
+			}
+			fields := []zap.Field{
+				zap.String("virtual_server", vs.Name), zap.String("server", s.Name), zap.String("address", s.Address),
+				zap.String("from", was), zap.String("reason", s.Reason),
+			}
+			if s.State == StateUp {
+				a.log.Info("server up", fields...)
+			} else {
+				a.log.Warn("server "+s.State, fields...)
+			}
+		}
+	}
+	if told > maxLogged {
+		a.log.Warn("more servers changed", zap.Int("servers", told-maxLogged))
+	}
 }
 
 // serve sends reports to one gslbd.
@@ -293,7 +340,7 @@ func (a *Agent) serve(ctx context.Context, p *peer) {
 func (a *Agent) deliver(ctx context.Context, p *peer, r *round) {
 	rtts, dropped, upTo := a.rtts.since(p.cursor, maxSentRTTs)
 	rep := Report{
-		Site: a.opts.Site, Agent: a.opts.Name, BootID: a.boot, Sequence: &r.sequence,
+		Site: a.opts.Site, Agent: a.opts.Name, BootID: *a.boot.Load(), Sequence: &r.sequence,
 		Load: r.load, VirtualServers: r.servers,
 	}
 	now := time.Now()
@@ -324,12 +371,24 @@ func (a *Agent) deliver(ctx context.Context, p *peer, r *round) {
 			// If it is the round trips that it cannot read, sending them again would never end.
 			p.cursor = upTo
 		}
+		if p.conflicts++; status != http.StatusConflict {
+			p.conflicts = 0
+		}
+		if p.conflicts == maxConflicts {
+			// Another agent of this name reported meanwhile, started by hand perhaps, or on a copy of this machine. It may
+			// be gone; if not, both go on like this, and the log of each says so.
+			p.conflicts = 0
+			a.newBoot()
+			p.log.Warn("taking another boot_id", zap.String("agent", a.opts.Name),
+				zap.String("why", "gslbd follows another agent of this name; give each agent of a site its own"))
+		}
 		reason := whyRefused(status, answer)
 		if p.trouble.changed(now, "refused: "+reason) {
 			p.log.Warn("report refused", zap.Int("status", status), zap.String("reason", reason))
 		}
 		return
 	}
+	p.conflicts = 0
 	if p.trouble.changed(now, "") {
 		p.log.Info("reports accepted", zap.Uint64("sequence", r.sequence))
 	}

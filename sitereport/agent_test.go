@@ -207,7 +207,11 @@ func TestAgentRefused(t *testing.T) {
 				if d := cmp.Diff([]uint64{1, 2, 3, 4, 5, 6}, sequences(g.seen())); d != "" {
 					t.Fatal(d)
 				}
-				if d := cmp.Diff([]string{"report refused", "reports accepted"}, messages(logs)); d != "" {
+				want := []string{"report refused", "reports accepted"}
+				if tc.status == http.StatusConflict {
+					want = []string{"report refused", "taking another boot_id", "reports accepted"}
+				}
+				if d := cmp.Diff(want, messages(logs)); d != "" {
 					t.Fatal(d)
 				}
 				if reason := fmt.Sprint(logs.All()[0].ContextMap()["reason"]); !strings.Contains(reason, tc.want) {
@@ -219,6 +223,59 @@ func TestAgentRefused(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAgentOutlivesANamesake: another agent of the same name reported for a while, so that gslbd refuses this one as a
+// former boot. It must not be locked out for ever: it takes another boot_id.
+func TestAgentOutlivesANamesake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var first string
+		g := &gslbd{answer: func(_ context.Context, n int, r *sitereport.Report) (int, string, error) {
+			if n == 0 {
+				first = r.BootID
+			}
+			if n > 0 && r.BootID == first {
+				return http.StatusConflict, `{"error": "boot_id: was followed by another"}`, nil
+			}
+			return http.StatusOK, `{"accepted": true}`, nil
+		}}
+		logs := run(t, gslbds{"a": g}, sitereport.AgentOptions{}, 29*time.Second, nil)
+		if d := cmp.Diff([]string{"reports accepted", "report refused", "taking another boot_id", "reports accepted"}, messages(logs)); d != "" {
+			t.Fatal(d)
+		}
+		boots := map[string]int{}
+		for _, r := range g.seen() {
+			boots[r.BootID]++
+		}
+		if len(boots) != 2 || boots[first] != 4 {
+			t.Errorf("boot_ids %v, want 4 reports under the first and the rest under one other", boots)
+		}
+	})
+}
+
+// TestAgentTellsOfServers logs each change of a server's state once, with its reason; what a reader cannot say is none.
+func TestAgentTellsOfServers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		states := []string{"up", "down", "down", "unknown", "down", "up", "maint"}
+		n := 0
+		r := readerFunc(func(context.Context) (sitereport.Reading, error) {
+			state := states[min(n, len(states)-1)]
+			n++
+			return sitereport.Reading{VirtualServers: []sitereport.VirtualServer{{
+				Name: "web", Servers: []sitereport.Server{{Name: "server1", Address: "10.1.1.10:80", State: state, Reason: "HTTP 503"}},
+			}}}, nil
+		})
+		g := &gslbd{answer: func(context.Context, int, *sitereport.Report) (int, string, error) {
+			return http.StatusOK, `{"accepted": true}`, nil
+		}}
+		logs := run(t, gslbds{"a": g}, sitereport.AgentOptions{Readers: []sitereport.Reader{r}}, 39*time.Second, nil)
+		if d := cmp.Diff([]string{"reports accepted", "server down", "server up", "server maint"}, messages(logs)); d != "" {
+			t.Fatal(d)
+		}
+		if fields := logs.All()[1].ContextMap(); fields["server"] != "server1" || fields["virtual_server"] != "web" || fields["reason"] != "HTTP 503" {
+			t.Errorf("fields are %v", fields)
+		}
+	})
 }
 
 // TestAgentInterval obeys the shortest interval that any gslbd orders, within its bounds.

@@ -210,7 +210,7 @@ func serve(ctx context.Context, path string, reload <-chan os.Signal) error {
 
 // start logs that the parts are about to run.
 func (p *parts) start(what string) {
-	p.log.Info(what, zap.String("site", p.site), zap.Int("servers", p.servers), zap.Int("virtual_servers", p.virtualServers),
+	p.log.Info(what, zap.String("site", p.site), zap.Int("gslbds", p.servers), zap.Int("virtual_servers", p.virtualServers),
 		zap.String("version", versionText()))
 	for _, w := range p.warnings {
 		p.log.Warn("configuration", zap.String("warning", w))
