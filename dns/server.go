@@ -27,8 +27,13 @@ const (
 	maxNSID = 128
 )
 
-// receiveBuffer is what the sockets ask the kernel for, so that a burst survives a moment in which no worker runs.
-const receiveBuffer = 4 << 20
+// What the sockets ask the kernel for: to receive, so that a burst survives a moment in which no worker runs; to send,
+// since replies to an address of our own link at which nobody is stay in the buffer for the seconds that the kernel looks
+// for it, and forged queries from a few of these would fill the usual 208 KiB and stop the worker.
+const (
+	receiveBuffer = 4 << 20
+	sendBuffer    = 4 << 20
+)
 
 // Options configure a Server or a Responder. The zero value listens nowhere and serves what Store publishes.
 type Options struct {
@@ -334,6 +339,9 @@ func onFD(c syscall.RawConn, f func(fd int) error) error {
 func controlUDP(fd int, v6, wildcard bool) error {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	}
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer)
 	}
 	// A forged ICMP "fragmentation needed" must not make us send fragments, in which answers can be forged: the
 	// path's MTU is left out of account, and replies are small enough anyway.
