@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -62,6 +63,9 @@ func (s *Store) evalBlindness(now time.Time) {
 		return
 	}
 	if b.on {
+		if s.lastReport().IsZero() && !slices.ContainsFunc(s.svcOrder, func(svc *service) bool { return svc.cfg.HasCheck }) {
+			s.endBlindness("a reload that left no check", now) // which alone could have ended it
+		}
 		return
 	}
 	b.frozen = false

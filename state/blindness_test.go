@@ -338,3 +338,26 @@ func TestBlindnessPutsBackWhatQuickChecksTookDown(t *testing.T) {
 		r.want(false, "refuses", "reported")
 	})
 }
+
+func TestBlindnessEndsWithTheLastCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(checked))
+		for _, ok := range []bool{true, false} {
+			r.s.Check(probe("seoul", ok, true))
+			r.s.Check(probe("virginia", ok, true))
+			r.settle()
+		}
+		if !r.s.Snapshot().Blind {
+			t.Fatal("not blind")
+		}
+		r.s.Configure(two(checked))
+		if !r.s.Snapshot().Blind {
+			t.Error("a reload that changes nothing ended it")
+		}
+		r.s.Configure(two())
+		if r.s.Snapshot().Blind {
+			t.Error("blind without any source")
+		}
+		r.want(true, "seoul", "virginia")
+	})
+}
