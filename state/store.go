@@ -308,7 +308,7 @@ func (s *Store) sweep(now time.Time) {
 			if b {
 				s.warn("site rtt-blind", zap.String("site", st.cfg.Name))
 			} else {
-				s.info("site measures round trips again", zap.String("site", st.cfg.Name))
+				s.info("site no longer rtt-blind", zap.String("site", st.cfg.Name))
 			}
 		}
 	}

@@ -276,6 +276,9 @@ func TestRTTBlind(t *testing.T) {
 		if r.site("virginia").RTTBlind {
 			t.Error("still rtt-blind")
 		}
+		if r.logged("site no longer rtt-blind") != 1 {
+			t.Error("the end is not logged")
+		}
 	})
 }
 
