@@ -47,6 +47,9 @@ type Options struct {
 	// Ready says whether gslbd serves, and if not, why.
 	Ready func() (ok bool, why string)
 
+	// Problems returns what other rooms know to be wrong and no snapshot tells of. Nil: nothing.
+	Problems func() []Problem
+
 	Collectors []prometheus.Collector // of other rooms
 	PerService bool                   // export the series that are by service
 }

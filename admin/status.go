@@ -38,6 +38,10 @@ const (
 	Notice   = "notice"   // an operator's doing, or something to tidy up
 )
 
+// maxWarnings is how many warnings of one report stand among the problems, where a wrong report of a site with many
+// services would hide the rest.
+const maxWarnings = 3
+
 // A Problem is one thing that is not as it should be.
 type Problem struct {
 	Severity string    `json:"severity"`
@@ -166,7 +170,11 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 	for _, site := range snap.Sites {
 		st.Sites = append(st.Sites, newSite(site, now))
 	}
-	st.Problems = problems(&st, snap)
+	var others []Problem
+	if s.opts.Problems != nil {
+		others = s.opts.Problems()
+	}
+	st.Problems = problems(&st, snap, others)
 	answer(w, st)
 }
 
@@ -282,8 +290,8 @@ func newSite(s *state.Site, now time.Time) Site {
 }
 
 // problems lists what is wrong, the most serious first and otherwise in the order of the configuration.
-func problems(st *Status, snap *state.Snapshot) []Problem {
-	list := []Problem{}
+func problems(st *Status, snap *state.Snapshot, others []Problem) []Problem {
+	list := append([]Problem{}, others...)
 	add := func(severity, subject string, since time.Time, format string, args ...any) {
 		list = append(list, Problem{Severity: severity, Subject: subject, Text: fmt.Sprintf(format, args...), Since: since})
 	}
@@ -330,7 +338,11 @@ func problems(st *Status, snap *state.Snapshot) []Problem {
 		if s.RTTBlind {
 			add(Warning, subject, s.RTTBlindSince, "reaches none of the resolvers that other sites reach (rtt-blind)")
 		}
-		for _, w := range s.Warnings {
+		for i, w := range s.Warnings {
+			if i == maxWarnings && len(s.Warnings) > maxWarnings+1 {
+				add(Notice, subject, time.Time{}, "and %d more warnings about its report; the site's own page has all", len(s.Warnings)-i)
+				break
+			}
 			add(Notice, subject, time.Time{}, "%s", w)
 		}
 	}

@@ -261,6 +261,9 @@ func TestDatabaseReplacedWhileServing(t *testing.T) {
 	}
 	s.waitLog("cities.mmdb", 15*time.Second)
 	eventually(t, 20*time.Second, "the failure is counted", func() bool { return s.scrape(t, `gslbd_geo_reloads_total{result="failure"}`) != "0" })
+	if out := s.ctl(t, "status"); !strings.Contains(out, "keeps a geo database") {
+		t.Errorf("status does not tell of the database:\n%s", out)
+	}
 	// A bad download does not stand in the way of a change elsewhere, in an emergency.
 	if out := s.ctl(t, "reload"); !strings.Contains(out, "stays in force") {
 		t.Errorf("the reload does not say that the database is an old one:\n%s", out)
@@ -302,5 +305,15 @@ func TestBadReports(t *testing.T) {
 		if got := s.answer(t, www); got != "1.1.1.1" {
 			t.Errorf("%s: the answer became %q", name, got)
 		}
+	}
+	if out := s.ctl(t, "status"); !strings.Contains(out, "site virginia: its reports are refused") {
+		t.Errorf("status does not tell of the refused reports:\n%s", out)
+	}
+	eventually(t, within, "a report is accepted again", func() bool {
+		code, _ := s.postReport(t, "virginia", down.body())
+		return code == http.StatusOK
+	})
+	if out := s.ctl(t, "status"); strings.Contains(out, "are refused") {
+		t.Errorf("status still tells of refused reports:\n%s", out)
 	}
 }

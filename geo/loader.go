@@ -46,14 +46,14 @@ type Loader struct {
 	// Atomic.
 	current           atomic.Pointer[DB] // the last DB that was opened; nil: none yet
 	succeeded, failed atomic.Uint64
+	failing           atomic.Pointer[string] // the last failure, which was logged; nil: the files are as they were read
 
 	// Guarded by mu, which is held while files are read.
-	mu       sync.Mutex
-	options  Options
-	tried    []stamp // of the files when they were last read, well or not; nil: not yet
-	pending  []stamp // differs from tried, was seen once
-	retry    bool    // the last failure may pass without the file changing
-	lastFail string  // logged already
+	mu      sync.Mutex
+	options Options
+	tried   []stamp // of the files when they were last read, well or not; nil: not yet
+	pending []stamp // differs from tried, was seen once
+	retry   bool    // the last failure may pass without the file changing
 }
 
 // NewLoader returns a Loader that has not read anything yet.
@@ -143,15 +143,15 @@ func (l *Loader) load(now []stamp) {
 	}
 	db, err := Open(o)
 	if err != nil {
-		again := l.retry
+		again, last := l.retry, l.Failing()
 		l.tried, l.pending = now, nil
 		// Descriptors that ran out or a filesystem that does not answer leave no trace in a stamp.
 		l.retry = errors.As(err, new(*fs.PathError))
-		if !again || err.Error() != l.lastFail {
+		if !again || err.Error() != last {
 			l.failed.Add(1)
 		}
-		if err.Error() != l.lastFail {
-			l.lastFail = err.Error()
+		if err.Error() != last {
+			l.fail(err)
 			l.log.Error("geo databases not loaded, keeping those in force", zap.Error(err))
 		}
 		return
@@ -170,10 +170,29 @@ func (l *Loader) use(db *DB) {
 	for i, d := range db.databases {
 		l.tried[i] = d.stamp
 	}
-	l.pending, l.retry, l.lastFail = nil, false, ""
+	l.pending, l.retry = nil, false
+	l.fail(errors.Join(db.kept...))
 	l.current.Store(db)
 	l.succeeded.Add(1)
 	l.onLoad(db)
+}
+
+// fail remembers why the files are not what is in force; nil: they are.
+func (l *Loader) fail(err error) {
+	if err == nil {
+		l.failing.Store(nil)
+		return
+	}
+	text := err.Error()
+	l.failing.Store(&text)
+}
+
+// Failing says why a file is not in force as it is now, but as it was read before; "": all are.
+func (l *Loader) Failing() string {
+	if text := l.failing.Load(); text != nil {
+		return *text
+	}
+	return ""
 }
 
 // stamps looks at the files. mu is held.

@@ -416,6 +416,19 @@ func TestKeepPrevious(t *testing.T) {
 	if r := db.Lookup(netip.MustParseAddr("8.8.8.8")); r.Location == nil || r.Location.Country != "US" {
 		t.Errorf("8.8.8.8 is at %+v", r)
 	}
+	l := geo.NewLoader(geo.LoaderOptions{Options: o, OnLoad: func(*geo.DB) {}})
+	if err := l.Set(o); err != nil {
+		t.Fatal(err)
+	}
+	if why := l.Failing(); !strings.Contains(why, path) {
+		t.Errorf("Failing() = %q", why)
+	}
+	if err := os.WriteFile(path, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Set(o); err != nil || l.Failing() != "" {
+		t.Errorf("with a good file again: %v, Failing() = %q", err, l.Failing())
+	}
 	other := filepath.Join(filepath.Dir(path), "other.mmdb")
 	if err := os.WriteFile(other, []byte("<html>"), 0o600); err != nil {
 		t.Fatal(err)

@@ -93,8 +93,8 @@ type peer struct {
 	// Owned by the peer's goroutine.
 	cursor    uint64 // of the round trips it has acknowledged
 	conflicts int    // reports in a row that it refused because of boot_id or sequence
-	trouble  notice
-	warnings notice
+	trouble   notice
+	warnings  notice
 }
 
 // readerLog is what was logged of a reader.

@@ -114,6 +114,15 @@ type siteState struct {
 	agents   map[string]*agentState
 	loggedAt [results]time.Time
 	unlogged [results]int
+	refusing Refusal // the last refusal since a report was accepted
+}
+
+// A Refusal tells that the reports of a site are being refused.
+type Refusal struct {
+	Site  string
+	Why   string
+	Since time.Time // of the first since a report was accepted
+	last  time.Time
 }
 
 // An agentState is what the receiver remembers of one agent.
@@ -480,6 +489,7 @@ func (r *Receiver) apply(site *siteState, rep *Report, sum uint64) (*Answer, res
 		site.agents[name] = a
 		log.Info("agent reports")
 	}
+	site.refusing = Refusal{}
 	a.at = now
 	if rep.BootID != "" && rep.BootID != a.boot {
 		if a.boot != "" {
@@ -525,6 +535,10 @@ func (s *siteState) makeRoom(now time.Time) bool {
 func (r *Receiver) refused(s *siteState, no *refusal, remote string) {
 	now := time.Now()
 	s.mu.Lock()
+	if s.refusing.Since.IsZero() {
+		s.refusing.Since = now
+	}
+	s.refusing.Why, s.refusing.last = no.why, now
 	if at := s.loggedAt[no.result]; !at.IsZero() && now.Sub(at) < refusalLogEvery {
 		s.unlogged[no.result]++
 		s.mu.Unlock()
@@ -537,6 +551,23 @@ func (r *Receiver) refused(s *siteState, no *refusal, remote string) {
 	r.log.Warn("report refused",
 		zap.String("site", s.name), zap.Stringer("result", no.result), zap.String("why", no.why),
 		zap.String("from", remote), zap.Int("unlogged_since", more))
+}
+
+// Refusals returns the configured sites, by name, whose reports were refused within the last two intervals or minute with
+// none accepted since.
+func (r *Receiver) Refusals() []Refusal {
+	var all []Refusal
+	config := r.config.Load()
+	for _, e := range config.sites {
+		e.mu.Lock()
+		if f := e.refusing; !f.Since.IsZero() && time.Since(f.last) < max(2*config.interval, time.Minute) {
+			f.Site = e.name
+			all = append(all, f)
+		}
+		e.mu.Unlock()
+	}
+	slices.SortFunc(all, func(a, b Refusal) int { return strings.Compare(a.Site, b.Site) })
+	return all
 }
 
 // Describe implements prometheus.Collector.

@@ -485,3 +485,37 @@ func TestReceiverSharesConnections(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What refuses the reports of a site is told for as long as it goes on, and until one is accepted.
+func TestReceiverRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewReceiver(ReceiverOptions{
+			Report: func(*state.Report) (state.ReportResult, error) { return state.ReportResult{}, nil },
+			Config: ReceiverConfig{Sites: []ReceiverSite{{Name: "seoul"}, {Name: "virginia"}}, Interval: time.Second},
+		})
+		post := func(body string) {
+			req := httptest.NewRequest("POST", "http://127.0.0.1/v1/sites/seoul/report", strings.NewReader(body))
+			req.RemoteAddr = "127.0.0.1:1234"
+			req.Header.Set("Content-Type", "application/json")
+			r.Handler().ServeHTTP(httptest.NewRecorder(), req)
+		}
+		begin := time.Now()
+		post("{")
+		time.Sleep(2 * time.Second)
+		post(`{"site": "busan"}`)
+		got := r.Refusals()
+		if len(got) != 1 || got[0].Site != "seoul" || !strings.Contains(got[0].Why, "busan") || !got[0].Since.Equal(begin) {
+			t.Fatalf("got %+v", got)
+		}
+		time.Sleep(time.Minute)
+		if got := r.Refusals(); len(got) != 0 {
+			t.Errorf("long after the last: %+v", got)
+		}
+		post("{")
+		time.Sleep(2 * time.Second)
+		post(`{"site": "seoul"}`)
+		if got := r.Refusals(); len(got) != 0 {
+			t.Errorf("after one was accepted: %+v", got)
+		}
+	})
+}

@@ -95,7 +95,7 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 		s.reloads.WithLabelValues(result)
 	}
 	s.admin, err = admin.New(admin.Options{
-		Listen: c.Admin.Listen, Token: string(c.Admin.Token), Snapshot: s.store.Snapshot, Find: find, Reload: s.reload, Ready: s.ready,
+		Listen: c.Admin.Listen, Token: string(c.Admin.Token), Snapshot: s.store.Snapshot, Find: find, Reload: s.reload, Ready: s.ready, Problems: s.problems,
 		Collectors: []prometheus.Collector{s.dns, s.receiver, s.monitor, s.geo, s.reloads},
 		PerService: c.Admin.TelemetryPerService, Version: version, Log: s.log,
 	})
@@ -154,51 +154,4 @@ func (s *server) run(ctx context.Context, hup <-chan os.Signal) error {
 		return fmt.Errorf("gslbd: %w", err)
 	}
 	return nil
-}
-
-// reload reads the configuration anew and applies it whole, or changes nothing. It returns what the operator should
-// know of a configuration that was applied.
-func (s *server) reload() ([]string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	g, db, err := load(s.path, s.store.Snapshot().Geo)
-	if err == nil {
-		err = s.geo.Set(withPrevious(g.geo, db))
-	}
-	if err != nil {
-		s.reloads.WithLabelValues("failure").Inc()
-		s.log.Error("reload refused, the running configuration stays", zap.Error(err))
-		return nil, err
-	}
-	for _, key := range g.config.NeedsRestart(s.initial) {
-		g.warnings = append(g.warnings, "needs a restart: "+key)
-	}
-	s.store.Configure(g.state)
-	s.receiver.Set(g.receiver)
-	s.monitor.Set(g.checks)
-	setLevel(s.level, g.config.Log)
-	s.drainTime.Store(int64(g.config.DNS.DrainTime))
-	s.reloads.WithLabelValues("success").Inc()
-	s.log.Info("reloaded", zap.String("config", s.path), zap.Strings("warnings", g.warnings))
-	return g.warnings, nil
-}
-
-// ready reports whether the server should get queries, and why not. It is never failed by health (design section 10).
-func (s *server) ready() (bool, string) {
-	if s.stopping.Load() {
-		return false, "stopping"
-	}
-	if n := s.monitor.Pending(); n > 0 && time.Since(s.started) < firstChecks {
-		return false, fmt.Sprintf("%d first checks are not done", n)
-	}
-	return true, ""
-}
-
-// find resolves a name as a query would: aliases and wildcards included.
-func find(snap *state.Snapshot, name string) (svc *state.Service, ecs, ok bool) {
-	index, ecs, ok := snap.Zones.(*dns.Tables).Find(name)
-	if !ok {
-		return nil, false, false
-	}
-	return snap.Services[index], ecs, true
 }

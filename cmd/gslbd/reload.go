@@ -1,0 +1,30 @@
+package main
+
+import "go.uber.org/zap"
+
+// reload reads the configuration anew and applies it whole, or changes nothing. It returns what the operator should
+// know of a configuration that was applied.
+func (s *server) reload() ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g, db, err := load(s.path, s.store.Snapshot().Geo)
+	if err == nil {
+		err = s.geo.Set(withPrevious(g.geo, db))
+	}
+	if err != nil {
+		s.reloads.WithLabelValues("failure").Inc()
+		s.log.Error("reload refused, the running configuration stays", zap.Error(err))
+		return nil, err
+	}
+	for _, key := range g.config.NeedsRestart(s.initial) {
+		g.warnings = append(g.warnings, "needs a restart: "+key)
+	}
+	s.store.Configure(g.state)
+	s.receiver.Set(g.receiver)
+	s.monitor.Set(g.checks)
+	setLevel(s.level, g.config.Log)
+	s.drainTime.Store(int64(g.config.DNS.DrainTime))
+	s.reloads.WithLabelValues("success").Inc()
+	s.log.Info("reloaded", zap.String("config", s.path), zap.Strings("warnings", g.warnings))
+	return g.warnings, nil
+}

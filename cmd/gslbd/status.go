@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"gslbd/admin"
+	"gslbd/dns"
+	"gslbd/state"
+)
+
+// ready reports whether the server should get queries, and why not. It is never failed by health (design section 10).
+func (s *server) ready() (bool, string) {
+	if s.stopping.Load() {
+		return false, "stopping"
+	}
+	if n := s.monitor.Pending(); n > 0 && time.Since(s.started) < firstChecks {
+		return false, fmt.Sprintf("%d first checks are not done", n)
+	}
+	return true, ""
+}
+
+// problems tells of what is wrong and stands in no snapshot.
+func (s *server) problems() []admin.Problem {
+	var all []admin.Problem
+	if why := s.geo.Failing(); why != "" {
+		all = append(all, admin.Problem{Severity: admin.Warning, Subject: "gslbd", Text: "keeps a geo database as it was read before: " + why})
+	}
+	for _, f := range s.receiver.Refusals() {
+		all = append(all, admin.Problem{Severity: admin.Warning, Subject: "site " + f.Site, Text: "its reports are refused: " + f.Why, Since: f.Since})
+	}
+	return all
+}
+
+// find resolves a name as a query would: aliases and wildcards included.
+func find(snap *state.Snapshot, name string) (svc *state.Service, ecs, ok bool) {
+	index, ecs, ok := snap.Zones.(*dns.Tables).Find(name)
+	if !ok {
+		return nil, false, false
+	}
+	return snap.Services[index], ecs, true
+}
