@@ -250,6 +250,27 @@ nods   DS    1 13 2 0123456789abcdef0123456789abcdef0123456789abcdef0123456789ab
 	}
 }
 
+// TestIncludedTTL checks that a $TTL holds to the end of its file, and in the files that this one includes, for records
+// that $GENERATE makes as for those that are written.
+func TestIncludedTTL(t *testing.T) {
+	file := writeZone(t, "$TTL 60\n$INCLUDE own.inc\nplain A 192.0.2.2\n$GENERATE 1-1 made$ A 192.0.2.3\n$INCLUDE none.inc\n")
+	for name, text := range map[string]string{
+		"own.inc":  "$TTL 90\nown A 192.0.2.4\n$GENERATE 1-1 ownmade$ A 192.0.2.5\n",
+		"none.inc": "none A 192.0.2.6\n$GENERATE 1-1 nonemade$ A 192.0.2.7\n",
+	} {
+		if err := os.WriteFile(filepath.Join(filepath.Dir(file), name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := newWorld(t, []dns.ZoneOptions{{Name: "gslb.test", File: file}}).responder(t, dns.Options{})
+	for name, ttl := range map[string]uint32{"plain": 60, "made1": 60, "own": 90, "ownmade1": 90, "none": 60, "nonemade1": 60} {
+		reply, _ := ask(t, r, question(name+".gslb.test.", "A"), false)
+		if len(reply.Answer) != 1 || reply.Answer[0].Header().Ttl != ttl {
+			t.Errorf("%s: want the TTL %d:\n%s", name, ttl, show(reply))
+		}
+	}
+}
+
 func TestFind(t *testing.T) {
 	file := writeZone(t, "*.st A 192.0.2.9\n")
 	addr := []dns.MemberOptions{{Addresses: [2]netip.Addr{netip.MustParseAddr("192.0.2.99")}}}

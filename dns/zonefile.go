@@ -223,7 +223,6 @@ type zoneSource struct {
 	open       []*zoneReader
 	opened     int    // files, of all that were
 	last       string // where the last record was, for records that come without reading ($GENERATE)
-	ttl        string // the last $TTL
 	err        error  // what the parser would not understand
 }
 
@@ -258,7 +257,11 @@ func (s *zoneSource) push(abs string) error {
 		}
 	}
 	data = append(bytes.TrimPrefix(data, []byte("\ufeff")), '\n')
-	s.open = append(s.open, &zoneReader{src: s, name: shown, rest: data})
+	r := &zoneReader{src: s, name: shown, rest: data}
+	if len(s.open) > 0 {
+		r.ttl = s.top().ttl
+	}
+	s.open = append(s.open, r)
 	return nil
 }
 
@@ -315,6 +318,7 @@ type zoneReader struct {
 	rest []byte // from the next line on
 	cur  []byte // of the present line, not yet read
 	line int    // number of the present line
+	ttl  string // the last $TTL, of the including file if this one has none: back there it is what it was
 
 	ended     bool // all of it was read
 	directive bool // the present line is one
@@ -390,7 +394,7 @@ func (r *zoneReader) nextLine() bool {
 	switch strings.ToUpper(fields[0]) {
 	case "$TTL":
 		if len(fields) > 1 {
-			r.src.ttl = fields[1]
+			r.ttl = fields[1]
 		}
 	case "$GENERATE":
 		r.generate(fields)
@@ -413,7 +417,7 @@ func (r *zoneReader) generate(fields []string) {
 		}
 		break
 	}
-	if r.src.ttl == "" {
+	if r.ttl == "" {
 		r.first = r.line
 		if r.src.err == nil {
 			r.src.err = errors.New("$GENERATE needs a TTL, in its line or by $TTL before it")
@@ -424,7 +428,7 @@ func (r *zoneReader) generate(fields []string) {
 	for _, f := range fields[:lhs+1] {
 		at += bytes.Index(r.cur[at:], []byte(f)) + len(f)
 	}
-	r.cur = slices.Concat(r.cur[:at], []byte(" "+r.src.ttl), r.cur[at:])
+	r.cur = slices.Concat(r.cur[:at], []byte(" "+r.ttl), r.cur[at:])
 }
 
 // Read implements fs.File; the parser reads by ReadByte.
