@@ -44,6 +44,9 @@ func TestOverloadResumesAfterHold(t *testing.T) {
 		if got := r.loads(repeat(0.95, 30)...); !got[29] {
 			t.Error("eligible although never under resume")
 		}
+		if why := r.site("seoul").OverloadedWhy; why != "now at 95% of the thresholds, eligible again after 1m0s under 90%" {
+			t.Errorf("back under the threshold, why = %q", why)
+		}
 		got := r.loads(repeat(0.8, 12)...)
 		for i, over := range got {
 			if want := i < 11; over != want { // the twelfth comes 60 s after the last at or above resume

@@ -16,6 +16,7 @@ type service struct {
 	byName  map[string]*member
 
 	hasBackups      bool
+	down            [2]bool // it was logged that no member of the family is up
 	pool            Role
 	poolSet         bool
 	poolSince       time.Time
@@ -53,7 +54,6 @@ func withDefaults(c *Config) Config {
 			*p = v
 		}
 	}
-	set(&d.ReportInterval, 5*time.Second)
 	set(&d.StaleAfter, 15*time.Second)
 	set(&d.DeadAfter, 60*time.Second)
 	d.RTT = d.RTT.withDefaults()

@@ -121,7 +121,7 @@ func (h *health) reconfigured(hasCheck, moved bool) {
 		h.check = checkSource{}
 	}
 	if moved {
-		h.check.has = false
+		h.check.has, h.check.latency = false, 0
 	}
 }
 
@@ -162,7 +162,15 @@ func (s *Store) resolve(svc *service, m *member, f Family, now time.Time) (up bo
 		return h.raw, c.err
 	case h.known:
 		return h.raw, h.rawWhy
-	case c.unrunnable:
+	}
+	// unknown_as is for a member that no source has ever covered: where one tells of the other family, that is the better
+	// guess. The servers behind both addresses are the same ones, and a dead site must not be answered to one family for
+	// ever because nobody looks.
+	if other := &m.health[f.Other()]; m.has(f.Other()) && (other.known || other.report.ever || other.check.has && !other.check.unrunnable) {
+		up, why = s.resolve(svc, m, f.Other(), now)
+		return up, "as " + f.Other().String() + ", since nothing tells of " + f.String() + ": " + why
+	}
+	if c.unrunnable {
 		return svc.cfg.UnknownUp, c.errUnknown
 	}
 	return svc.cfg.UnknownUp, "never measured (unknown_as)"
@@ -230,10 +238,17 @@ func (s *Store) evalHealth(svc *service, now time.Time) {
 		}
 	}
 	for f := range before {
-		if before[f] && !after[f] {
+		switch {
+		case before[f] && !after[f]:
 			for _, m := range svc.members {
 				m.health[f].lastGood = m.health[f].was
 			}
+			svc.down[f] = true
+			s.error("service has no member up", zap.String("service", svc.cfg.Name), zap.Stringer("family", Family(f)),
+				zap.Stringer("on_all_down", svc.cfg.OnAllDown))
+		case svc.down[f] && after[f]:
+			svc.down[f] = false
+			s.info("service has a member up again", zap.String("service", svc.cfg.Name), zap.Stringer("family", Family(f)))
 		}
 	}
 }

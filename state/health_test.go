@@ -44,10 +44,10 @@ func TestCoverage(t *testing.T) {
 		{"by an address as mapped into IPv6", state.MemberConfig{Addresses: [2]netip.Addr{addr("::ffff:192.0.2.1")}}, state.Threshold{}, []state.VirtualServer{vs("web", "::ffff:192.0.2.1", 443, down)}, [2]bool{}, "", "", [2]int{0, 1}},
 		{"by address, down", state.MemberConfig{Addresses: only4}, state.Threshold{}, []state.VirtualServer{vs("web", v4, 443, down, down)}, [2]bool{}, `virtual server "web": 0 of 2 servers up, 1 needed (HTTP 503)`, "", [2]int{0, 2}},
 		{"each family by its own address", state.MemberConfig{Addresses: both}, state.Threshold{}, []state.VirtualServer{vs("four", v4, 443, down), vs("six", v6, 443, up)}, [2]bool{false, true}, `virtual server "four": 0 of 1 servers up, 1 needed (HTTP 503)`, "", [2]int{1, 2}},
-		{"one family covered", state.MemberConfig{Addresses: both}, state.Threshold{}, []state.VirtualServer{vs("four", v4, 443, down)}, [2]bool{false, true}, "", "matches it for ipv6", [2]int{0, 1}},
+		{"one family covered, which the other follows", state.MemberConfig{Addresses: both}, state.Threshold{}, []state.VirtualServer{vs("four", v4, 443, down)}, [2]bool{}, "", "matches it for ipv6", [2]int{0, 1}},
 		{"by name behind NAT", state.MemberConfig{Addresses: only4, VirtualServers: []string{"web"}}, state.Threshold{}, []state.VirtualServer{vs("web", inner, 443, down)}, [2]bool{}, "", "", [2]int{0, 1}},
 		{"names cover the families of their addresses", state.MemberConfig{Addresses: both, VirtualServers: []string{"four", "six"}}, state.Threshold{}, []state.VirtualServer{vs("four", inner, 443, down), vs("six", "fd00::1", 443, up)}, [2]bool{false, true}, "", "", [2]int{1, 2}},
-		{"one of them missing", state.MemberConfig{Addresses: both, VirtualServers: []string{"four", "six"}}, state.Threshold{}, []state.VirtualServer{vs("four", inner, 443, down)}, [2]bool{false, true}, "", "matches it for ipv6", [2]int{0, 1}},
+		{"one of them missing", state.MemberConfig{Addresses: both, VirtualServers: []string{"four", "six"}}, state.Threshold{}, []state.VirtualServer{vs("four", inner, 443, down)}, [2]bool{}, "", "matches it for ipv6", [2]int{0, 1}},
 		{"the only name covers both, whatever its address behind NAT", state.MemberConfig{Addresses: both, VirtualServers: []string{"web"}}, state.Threshold{}, []state.VirtualServer{vs("web", inner, 443, down)}, [2]bool{}, "", "", [2]int{0, 1}},
 		{"a name without address covers both", state.MemberConfig{Addresses: both, VirtualServers: []string{"web"}}, state.Threshold{}, []state.VirtualServer{vs("web", "", 443, down)}, [2]bool{}, "", "", [2]int{0, 1}},
 		{"a name of a family that the member lacks covers it", state.MemberConfig{Addresses: only4, VirtualServers: []string{"web"}}, state.Threshold{}, []state.VirtualServer{vs("web", "fd00::1", 443, down)}, [2]bool{}, "", "", [2]int{0, 1}},
@@ -487,6 +487,87 @@ func TestReloadKeepsState(t *testing.T) {
 		}
 		if got := r.site("virginia").ID; got != id {
 			t.Errorf("id %d after the site came back, want %d", got, id)
+		}
+	})
+}
+
+// A family that nothing tells of follows the one that something tells of: up, down, and dead with its site. As soon as
+// something tells of it, it goes by that.
+func TestUncoveredFamilyFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(func(c *state.Config) {
+			c.Services[0].Members[0].Addresses[state.V6] = addr("2001:db8::1")
+			c.Services[0].HasCheck = true
+		}))
+		want := func(v6 bool, why string) {
+			t.Helper()
+			r.settle()
+			m := r.member("www.example.com", "seoul")
+			if m.Up[state.V6] != v6 || !strings.Contains(m.Why[state.V6], why) {
+				t.Errorf("ipv6 up = %v (%s), want %v (%s)", m.Up[state.V6], m.Why[state.V6], v6, why)
+			}
+		}
+		report := func(st state.ServerState) {
+			r.report(&state.Report{Site: "seoul", VirtualServers: []state.VirtualServer{vs("web", "1.1.1.1", 443, st)}})
+			r.report(&state.Report{Site: "virginia", VirtualServers: []state.VirtualServer{vs("web", "2.2.2.2", 443, up)}})
+		}
+		want(true, "never measured")
+		report(up)
+		want(true, "as ipv4, since nothing tells of ipv6: report")
+		report(down)
+		want(false, "as ipv4, since nothing tells of ipv6: virtual server")
+		report(up)
+		want(true, "as ipv4")
+		r.s.Check(state.CheckResult{Service: "www.example.com", Member: "seoul", Family: state.V6, Err: "no answer in 2s"})
+		want(false, "check: no answer in 2s")
+		report(down)
+		r.s.Check(state.CheckResult{Service: "www.example.com", Member: "seoul", Family: state.V6, Up: true})
+		want(true, "check")
+	})
+}
+
+// That a service has lost its last member is the line that an operator must not miss; it comes once, and its end too.
+func TestServiceWithoutMembersIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two())
+		say := func(seoul, virginia state.ServerState) {
+			r.report(&state.Report{Site: "seoul", VirtualServers: []state.VirtualServer{vs("web", "1.1.1.1", 443, seoul)}})
+			r.report(&state.Report{Site: "virginia", VirtualServers: []state.VirtualServer{vs("web", "2.2.2.2", 443, virginia)}})
+			r.settle()
+			r.settle()
+		}
+		want := func(lost, back int) {
+			t.Helper()
+			if a, b := r.logged("service has no member up"), r.logged("service has a member up again"); a != lost || b != back {
+				t.Errorf("lost %d times, back %d times; want %d and %d", a, b, lost, back)
+			}
+		}
+		say(up, up)
+		say(down, up)
+		want(0, 0)
+		say(down, down)
+		say(down, down)
+		want(1, 0)
+		say(up, down)
+		want(1, 1)
+		say(down, down)
+		want(2, 1)
+	})
+}
+
+// A member that moves to another address brings no latency of the old one along.
+func TestMovedMemberHasNoLatency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		checked := func(c *state.Config) { c.Services[0].HasCheck = true }
+		r := start(t, two(checked))
+		r.s.Check(state.CheckResult{Service: "www.example.com", Member: "seoul", Up: true, Latency: time.Millisecond})
+		r.settle()
+		if m := r.member("www.example.com", "seoul"); !m.HasLatency[state.V4] {
+			t.Fatal("no latency")
+		}
+		r.s.Configure(two(checked, func(c *state.Config) { c.Services[0].Members[0].Addresses[state.V4] = addr("1.1.1.9") }))
+		if m := r.member("www.example.com", "seoul"); m.HasLatency[state.V4] {
+			t.Error("the latency of the old address is kept")
 		}
 	})
 }

@@ -13,10 +13,9 @@ type Config struct {
 	Sites    []SiteConfig
 	Services []ServiceConfig
 
-	ReportInterval time.Duration // default 5s
-	StaleAfter     time.Duration // default 15s
-	DeadAfter      time.Duration // default 60s
-	RTT            RTTConfig
+	StaleAfter time.Duration // default 15s
+	DeadAfter  time.Duration // default 60s
+	RTT        RTTConfig
 
 	Zones any // published as Snapshot.Zones
 }

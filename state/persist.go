@@ -233,11 +233,22 @@ func (k *keeper) run(ctx context.Context) {
 func (k *keeper) note(err error) {
 	switch {
 	case err != nil && !k.failing:
+		text := err.Error()
+		k.s.unkept.Store(&text)
 		k.s.log.Error("state cannot be kept; trying again", zap.Error(err))
 	case err == nil && k.failing:
+		k.s.unkept.Store(nil)
 		k.s.log.Info("state kept again")
 	}
 	k.failing = err != nil
+}
+
+// Unkept says why the state cannot be written to the directory, so that a restart would forget it; "": it can.
+func (s *Store) Unkept() string {
+	if text := s.unkept.Load(); text != nil {
+		return *text
+	}
+	return ""
 }
 
 // save writes the state if it has changed or anyway, and the round trips if asked to.

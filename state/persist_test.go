@@ -405,6 +405,9 @@ func TestFullDisk(t *testing.T) {
 		if n := r.logged("state cannot be kept; trying again"); n != 1 {
 			t.Errorf("%d log lines, want 1", n)
 		}
+		if r.s.Unkept() == "" {
+			t.Error("Unkept() says that the state is kept")
+		}
 		r.report(says("virginia", down))
 		r.settle()
 		r.want(false, "virginia")
@@ -415,6 +418,9 @@ func TestFullDisk(t *testing.T) {
 		synctest.Wait()
 		if n := r.logged("state kept again"); n != 1 {
 			t.Errorf("%d log lines \"state kept again\", want 1", n)
+		}
+		if why := r.s.Unkept(); why != "" {
+			t.Errorf("Unkept() = %q", why)
 		}
 	})
 }

@@ -206,6 +206,8 @@ func (s *Store) applyCapacity(st *site, now time.Time, gap bool) {
 		st.overloadedWhy = why
 	case st.overloaded && now.Sub(st.highAt) >= st.cfg.Hold:
 		s.relieve(st, fmt.Sprintf("under %g%% of the thresholds for %s", 100*st.cfg.Resume, st.cfg.Hold))
+	case st.overloaded:
+		st.overloadedWhy = fmt.Sprintf("now at %.0f%% of the thresholds, eligible again after %s under %g%%", 100*u, st.cfg.Hold, 100*st.cfg.Resume)
 	}
 }
 

@@ -49,6 +49,7 @@ type Store struct {
 
 	// Atomic.
 	snapshot atomic.Pointer[Snapshot]
+	unkept   atomic.Pointer[string] // why the last save failed; nil: it did not
 
 	closeOnce sync.Once
 	lock      *os.File // fixed at construction; closed once by Close
@@ -219,10 +220,13 @@ func (s *Store) Check(r CheckResult) {
 		s.mu.Unlock()
 		return
 	}
-	if m.health[r.Family].check.apply(r, now) || s.blind.frozen { // a success may end that, also one like the last
+	c := &m.health[r.Family].check
+	before := *c
+	if c.apply(r, now) || s.blind.frozen { // a success may end that, also one like the last
 		s.dirty = true
-		s.unsaved = true
 	}
+	before.at, before.latency = c.at, c.latency // which are not kept
+	s.unsaved = s.unsaved || before != *c
 	s.unlock()
 	s.kick()
 }
@@ -334,6 +338,10 @@ func (s *Store) unlock() {
 
 func (s *Store) info(msg string, fields ...zap.Field) {
 	s.events = append(s.events, event{zapcore.InfoLevel, msg, fields})
+}
+
+func (s *Store) error(msg string, fields ...zap.Field) {
+	s.events = append(s.events, event{zapcore.ErrorLevel, msg, fields})
 }
 
 func (s *Store) warn(msg string, fields ...zap.Field) {

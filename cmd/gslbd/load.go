@@ -123,7 +123,7 @@ func serviceOptions(c *config.Config) []dns.ServiceOptions {
 
 func stateConfig(c *config.Config, chains map[string]*policy.Chain, tables *dns.Tables) *state.Config {
 	sc := &state.Config{
-		ReportInterval: c.Reports.Interval, StaleAfter: c.Reports.StaleAfter, DeadAfter: c.Reports.DeadAfter,
+		StaleAfter: c.Reports.StaleAfter, DeadAfter: c.Reports.DeadAfter,
 		RTT: state.RTTConfig{
 			PrefixV4: c.RTT.Prefix.IPv4, PrefixV6: c.RTT.Prefix.IPv6, Refresh: c.RTT.Refresh, SilentFor: c.RTT.SilentFor,
 			MaxTargets: c.RTT.MaxTargets, MaxSites: c.RTT.MaxSites, Exempt: c.RTT.Exempt,

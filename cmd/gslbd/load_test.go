@@ -62,7 +62,7 @@ services:
 	}
 	v4, v6 := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8:1::1")
 	want := &state.Config{
-		ReportInterval: 2 * time.Second, StaleAfter: 7 * time.Second, DeadAfter: 9 * time.Second,
+		StaleAfter: 7 * time.Second, DeadAfter: 9 * time.Second,
 		RTT: state.RTTConfig{
 			PrefixV4: 22, PrefixV6: 48, Refresh: time.Minute, SilentFor: 3 * time.Minute, MaxTargets: 5, MaxSites: 3,
 			Exempt: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
