@@ -533,8 +533,11 @@ func (k *checker) serviceDoubts(s *Service, path string) {
 			is   func(netip.Addr) bool
 		}{{"IPv4", netip.Addr.Is4}, {"IPv6", netip.Addr.Is6}} {
 			served := slices.ContainsFunc(s.Members, func(m Member) bool { return slices.ContainsFunc(m.Addresses, family.is) })
-			if served && !slices.ContainsFunc(s.LastResort, family.is) {
+			switch lasts := slices.ContainsFunc(s.LastResort, family.is); {
+			case served && !lasts:
 				k.warn(path+".last_resort", "has no %s address, while members have: with all of them down, clients that ask for %s get no data", family.name, family.name)
+			case lasts && !served:
+				k.warn(path+".last_resort", "has an %s address, while no member has: it is never answered", family.name)
 			}
 		}
 	}
