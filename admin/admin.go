@@ -2,7 +2,6 @@ package admin
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -21,16 +20,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
-	"golang.org/x/net/netutil"
 
 	"gslbd/state"
 )
 
 // Options configure a Server.
 type Options struct {
-	Listen string // host:port
-	Token  string // what callers off loopback must present; empty: none are answered
-	Log    *zap.Logger
+	Token string // what callers off loopback must present; empty: none are answered
+	Log   *zap.Logger
 
 	Version string
 
@@ -55,14 +52,10 @@ type Options struct {
 }
 
 const (
-	// maxConnections bounds the memory that callers can take.
-	maxConnections = 256
 	// maxBody is the largest request body, in bytes. None of the calls needs more than an empty object.
 	maxBody = 64 << 10
 	// maxScrapes is how many scrapes are answered at once.
 	maxScrapes = 4
-	// shutdownTime is what requests that are being answered get when the server stops.
-	shutdownTime = 5 * time.Second
 )
 
 // A Server is the admin interface.
@@ -75,12 +68,9 @@ type Server struct {
 	metrics http.Handler
 
 	reloading sync.Mutex // held while the configuration is loaded
-
-	mu       sync.Mutex // guards what follows
-	listener net.Listener
 }
 
-// New returns a Server that does not listen yet. It fails when two collectors export the same telemetry.
+// New returns a Server; its Handler is for whoever listens. It fails when two collectors export the same telemetry.
 func New(opts Options) (*Server, error) {
 	s := &Server{opts: opts, log: opts.Log, token: sha256.Sum256([]byte(opts.Token)), started: time.Now()}
 	if s.log == nil {
@@ -104,66 +94,6 @@ func New(opts Options) (*Server, error) {
 		Timeout:             20 * time.Second,
 	})
 	return s, nil
-}
-
-// Bind opens the listener, so that an address that cannot be had is known before anything is served. Run calls it too.
-func (s *Server) Bind() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.listener != nil {
-		return nil
-	}
-	l, err := net.Listen("tcp", s.opts.Listen)
-	if err != nil {
-		return fmt.Errorf("admin: admin.listen: %w", err)
-	}
-	s.listener = l
-	return nil
-}
-
-// Addr returns the address that is listened on; nil before Bind.
-func (s *Server) Addr() net.Addr {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.listener == nil {
-		return nil
-	}
-	return s.listener.Addr()
-}
-
-// Run serves until ctx is done, then lets what is being answered finish for at most five seconds. It returns nil when
-// it was told to stop. A Server runs once.
-func (s *Server) Run(ctx context.Context) error {
-	if err := s.Bind(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	l := netutil.LimitListener(s.listener, maxConnections)
-	s.mu.Unlock()
-	errorLog, _ := zap.NewStdLogAt(s.log, zap.WarnLevel) // it fails for unknown levels only
-	srv := &http.Server{
-		Handler:           s.Handler(),
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       15 * time.Second,
-		WriteTimeout:      60 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          errorLog,
-	}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
-	select {
-	case err := <-served:
-		return fmt.Errorf("admin: serve: %w", err)
-	case <-ctx.Done():
-	}
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
-	defer cancel()
-	if err := srv.Shutdown(stop); err != nil {
-		srv.Close() // whoever is still reading or writing is cut off, which is what the time limit is for
-	}
-	<-served
-	return nil
 }
 
 // endpoints is what / answers, until there is a page for browsers.

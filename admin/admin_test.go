@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -55,7 +54,6 @@ func newHouse(t *testing.T, change func(*admin.Options, *state.Config)) *house {
 	}
 	h := &house{t: t, store: store}
 	opts := admin.Options{
-		Listen:     "127.0.0.1:0",
 		Token:      "the token",
 		Version:    "1.2.3",
 		PerService: true,
@@ -686,47 +684,5 @@ func TestTelemetryWithoutServices(t *testing.T) {
 	})
 	if _, err := admin.New(admin.Options{Collectors: []prometheus.Collector{extra, extra}}); err == nil {
 		t.Error("the same collector twice is accepted")
-	}
-}
-
-func TestRun(t *testing.T) {
-	opts := admin.Options{Listen: "127.0.0.1:0", Snapshot: func() *state.Snapshot { return nil }, Ready: func() (bool, string) { return true, "" }}
-	srv, err := admin.New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if srv.Addr() != nil {
-		t.Error("an address before Bind")
-	}
-	if err := srv.Bind(); err != nil {
-		t.Fatal(err)
-	}
-	opts.Listen = srv.Addr().String()
-	taken, err := admin.New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := taken.Run(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "admin: admin.listen: listen tcp") {
-		t.Errorf("a taken address: %v", err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- srv.Run(ctx) }()
-	resp, err := http.Get("http://" + opts.Listen + "/healthz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, _ := io.ReadAll(resp.Body)
-	resp.Body.Close()
-	if resp.StatusCode != 200 || string(body) != "ok\n" {
-		t.Errorf("%s %s", resp.Status, body)
-	}
-	http.DefaultClient.CloseIdleConnections()
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if _, err := http.Get("http://" + opts.Listen + "/healthz"); err == nil {
-		t.Error("it still listens after Run returned")
 	}
 }

@@ -10,5 +10,5 @@
 // answer is of one moment. Reloads take turns.
 //
 // Failure: serving DNS does not depend on this package. A request that cannot be answered gets a status and a sentence
-// that says why, as JSON; connections, bodies and times are bounded, so that no client can hold the server.
+// that says why, as JSON; bodies are bounded here, connections and times by whoever listens for the Handler.
 package admin

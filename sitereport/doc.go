@@ -7,9 +7,11 @@
 // by coming from a loopback address.
 //
 // Concurrency: Decode and the types are plain data. A Receiver's methods may be called at any time from any goroutine;
-// reports of one site are applied one after the other, those of different sites do not wait for each other.
+// reports of one site are applied one after the other, those of different sites do not wait for each other. An Agent
+// serves each gslbd by a goroutine of its own; a Reader is for one caller at a time. Whoever runs a Receiver listens for
+// its Handler, and bounds connections.
 //
 // Failure: whatever a site sends changes only that site. A refused report leaves what the site reported before in
-// force, and its age running. Memory is bounded: by the limits of a report, by MaxAgents a site, and by the number of
-// connections.
+// force, and its age running. Memory is bounded by the limits of a report and by MaxAgents a site. What an agent cannot
+// read is reported as unknown or left out, never as 0.
 package sitereport

@@ -1,7 +1,6 @@
 package sitereport
 
 import (
-	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -21,15 +20,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
-	"golang.org/x/net/netutil"
 
 	"gslbd/state"
 )
 
 // ReceiverOptions configure a Receiver.
 type ReceiverOptions struct {
-	Listen string // host:port
-
 	// Report applies an accepted report: Store.Report. It may be called for several sites at once, but for one site
 	// only one after the other.
 	Report func(*state.Report) (state.ReportResult, error)
@@ -54,11 +50,6 @@ type ReceiverSite struct {
 const (
 	defaultInterval = 5 * time.Second
 
-	// maxConnections bounds the receiver's memory. Two hundred sites with a pair of agents each need 400.
-	maxConnections = 1000
-	// maxFromOne is how many of them one address may have, so that one site cannot keep all others from reporting. Many
-	// agents behind NAT or a proxy share an address.
-	maxFromOne = 250
 	// maxReading is how many reports of one site are read at once, so that one site cannot take all the memory.
 	maxReading = 4
 	// maxRetired is how many former boots of an agent are remembered and refused.
@@ -67,14 +58,11 @@ const (
 	agentForget = time.Minute
 	// refusalLogEvery is the least time between two log lines for the same reason and site.
 	refusalLogEvery = time.Minute
-	// shutdownTime is what reports that are being answered get when the receiver stops.
-	shutdownTime = 5 * time.Second
 )
 
 // A Receiver takes the sites' reports over HTTP (design section 9) and hands them to the Store.
 type Receiver struct {
 	// Fixed at construction.
-	listen string
 	report func(*state.Report) (state.ReportResult, error)
 	log    *zap.Logger
 	seed   maphash.Seed // of agentState.sum
@@ -84,8 +72,7 @@ type Receiver struct {
 	// Atomic, replaced whole by Set.
 	config atomic.Pointer[receiverConfig]
 
-	mu       sync.Mutex // guards listener, and orders calls of Set
-	listener net.Listener
+	setting sync.Mutex // orders calls of Set
 }
 
 // A receiverConfig is a ReceiverConfig in the form that serving needs. It is immutable.
@@ -175,9 +162,9 @@ func refuse(r result, format string, args ...any) *refusal {
 	return &refusal{r, fmt.Sprintf(format, args...)}
 }
 
-// NewReceiver returns a Receiver that does not listen yet.
+// NewReceiver returns a Receiver; its Handler is for whoever listens.
 func NewReceiver(opts ReceiverOptions) *Receiver {
-	r := &Receiver{listen: opts.Listen, report: opts.Report, log: opts.Log, seed: maphash.MakeSeed(), nobody: newSiteState("")}
+	r := &Receiver{report: opts.Report, log: opts.Log, seed: maphash.MakeSeed(), nobody: newSiteState("")}
 	if r.log == nil {
 		r.log = zap.NewNop()
 	}
@@ -191,8 +178,8 @@ func newSiteState(name string) *siteState {
 
 // Set applies another configuration. What is remembered of the agents of sites that stay is kept.
 func (r *Receiver) Set(c ReceiverConfig) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.setting.Lock()
+	defer r.setting.Unlock()
 	next := &receiverConfig{
 		interval: c.Interval,
 		methods:  slices.Clone(c.Methods),
@@ -215,98 +202,6 @@ func (r *Receiver) Set(c ReceiverConfig) {
 		next.sites[cs.Name] = e
 	}
 	r.config.Store(next)
-}
-
-// Bind opens the listener, so that an address that cannot be had is known before anything is served. Run calls it too.
-func (r *Receiver) Bind() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.listener != nil {
-		return nil
-	}
-	l, err := net.Listen("tcp", r.listen)
-	if err != nil {
-		return fmt.Errorf("sitereport: reports.listen: %w", err)
-	}
-	r.listener = l
-	return nil
-}
-
-// Addr returns the address that is listened on; nil before Bind.
-func (r *Receiver) Addr() net.Addr {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.listener == nil {
-		return nil
-	}
-	return r.listener.Addr()
-}
-
-// Run serves until ctx is done, then lets what is being answered finish for at most five seconds. It returns nil when
-// it was told to stop. A Receiver runs once.
-func (r *Receiver) Run(ctx context.Context) error {
-	if err := r.Bind(); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	l := netutil.LimitListener(r.listener, maxConnections)
-	r.mu.Unlock()
-	errorLog, _ := zap.NewStdLogAt(r.log, zap.WarnLevel) // it fails for unknown levels only
-	from := connections{open: map[netip.Addr]int{}}
-	srv := &http.Server{
-		Handler:           r.Handler(),
-		ConnState:         from.changed,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       30 * time.Second,
-		WriteTimeout:      45 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    8 << 10,
-		ErrorLog:          errorLog,
-	}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
-	select {
-	case err := <-served:
-		return fmt.Errorf("sitereport: serve: %w", err)
-	case <-ctx.Done():
-	}
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
-	defer cancel()
-	if err := srv.Shutdown(stop); err != nil {
-		srv.Close() // whoever is still reading or writing is cut off, which is what the time limit is for
-	}
-	<-served
-	return nil
-}
-
-// connections counts the open ones by address, or by /64 for IPv6, of which a host has as many as it likes.
-type connections struct {
-	mu   sync.Mutex
-	open map[netip.Addr]int // guarded by mu
-}
-
-// changed is told by the HTTP server of every connection, and closes those that are too many.
-func (c *connections) changed(conn net.Conn, st http.ConnState) {
-	if st != http.StateNew && st != http.StateClosed {
-		return
-	}
-	remote, err := netip.ParseAddrPort(conn.RemoteAddr().String())
-	if err != nil {
-		return // not a TCP connection
-	}
-	addr := remote.Addr().Unmap()
-	if addr.Is6() {
-		addr = netip.PrefixFrom(addr, 64).Masked().Addr()
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if st == http.StateNew {
-		if c.open[addr]++; c.open[addr] > maxFromOne {
-			conn.Close()
-		}
-	} else if c.open[addr]--; c.open[addr] == 0 {
-		delete(c.open, addr)
-	}
 }
 
 // Handler returns the receiver's HTTP handler.

@@ -39,7 +39,7 @@ type server struct {
 	receiver *sitereport.Receiver
 	monitor  *probes.Monitor
 	geo      *geo.Loader
-	admin    *admin.Server
+	http     []*httpServer
 	reloads  *prometheus.CounterVec
 
 	stopping atomic.Bool
@@ -77,7 +77,7 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 	s.geo = geo.NewLoader(geo.LoaderOptions{Options: withPrevious(g.geo, db), OnLoad: s.store.SetGeo, Log: s.log})
 	s.monitor = probes.NewMonitor(probes.MonitorOptions{Notify: func(r probes.Result) { s.store.Check(checkResult(r)) }, Log: s.log})
 	s.monitor.Set(g.checks)
-	s.receiver = sitereport.NewReceiver(sitereport.ReceiverOptions{Listen: c.Reports.Listen, Report: s.store.Report, Config: g.receiver, Log: s.log})
+	s.receiver = sitereport.NewReceiver(sitereport.ReceiverOptions{Report: s.store.Report, Config: g.receiver, Log: s.log})
 	s.dns, err = dns.New(dns.Options{
 		Listen: c.DNS.Listen, NSID: c.DNS.NSID, Version: c.DNS.Version, ECS: true /* the zones say */, MaxUDPPayload: c.DNS.MaxUDPPayload,
 		TCP: dns.TCPOptions{
@@ -94,15 +94,19 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 	for _, result := range []string{"success", "failure"} {
 		s.reloads.WithLabelValues(result)
 	}
-	s.admin, err = admin.New(admin.Options{
-		Listen: c.Admin.Listen, Token: string(c.Admin.Token), Snapshot: s.store.Snapshot, Find: find, Reload: s.reload, Ready: s.ready, Problems: s.problems,
+	face, err := admin.New(admin.Options{
+		Token: string(c.Admin.Token), Snapshot: s.store.Snapshot, Find: find, Reload: s.reload, Ready: s.ready, Problems: s.problems,
 		Collectors: []prometheus.Collector{s.dns, s.receiver, s.monitor, s.geo, s.reloads},
 		PerService: c.Admin.TelemetryPerService, Version: version, Log: s.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("gslbd: %w", err)
 	}
-	for _, bind := range []func() error{s.dns.Bind, s.receiver.Bind, s.admin.Bind} {
+	s.http = []*httpServer{
+		{key: "reports.listen", listen: c.Reports.Listen, handler: s.receiver.Handler(), log: s.log},
+		{key: "admin.listen", listen: c.Admin.Listen, handler: face.Handler(), log: s.log},
+	}
+	for _, bind := range []func() error{s.dns.Bind, s.http[0].bind, s.http[1].bind} {
 		if err := bind(); err != nil {
 			return nil, fmt.Errorf("gslbd: %w", err)
 		}
@@ -122,7 +126,7 @@ func (s *server) run(ctx context.Context, hup <-chan os.Signal) error {
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	group, running := errgroup.WithContext(running)
-	for _, room := range []func(context.Context) error{s.store.Run, s.dns.Run, s.receiver.Run, s.monitor.Run, s.geo.Run, s.admin.Run} {
+	for _, room := range []func(context.Context) error{s.store.Run, s.dns.Run, s.monitor.Run, s.geo.Run, s.http[0].run, s.http[1].run} {
 		group.Go(func() error { return room(running) })
 	}
 	group.Go(func() error {

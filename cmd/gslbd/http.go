@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/net/netutil"
+)
+
+const (
+	// maxConnections bounds the memory that the clients of one listener take. Two hundred sites with a pair of agents each
+	// need 400.
+	maxConnections = 1000
+	// maxFromOne is how many of them one address may have, so that nobody keeps all others away. Many agents may share
+	// an address behind NAT.
+	maxFromOne = 250
+	// httpStopTime is what requests that are being answered get when the server stops.
+	httpStopTime = 5 * time.Second
+)
+
+// An httpServer serves one room's handler on one address, within bounds.
+type httpServer struct {
+	// Fixed at construction.
+	key     string // of the configuration that names the address
+	listen  string
+	handler http.Handler
+	log     *zap.Logger
+
+	listener net.Listener // fixed by bind
+}
+
+// bind opens the listener, so that an address that cannot be had is known before anything is served.
+func (s *httpServer) bind() error {
+	l, err := net.Listen("tcp", s.listen)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.key, err)
+	}
+	s.listener = l
+	return nil
+}
+
+// run serves until ctx is done, then lets what is being answered finish for at most five seconds. bind comes first.
+func (s *httpServer) run(ctx context.Context) error {
+	errorLog, err := zap.NewStdLogAt(s.log, zap.WarnLevel)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.key, err)
+	}
+	from := connections{open: map[netip.Addr]int{}}
+	srv := &http.Server{
+		Handler:           s.handler,
+		ConnState:         from.changed,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		WriteTimeout:      time.Minute,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          errorLog,
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(netutil.LimitListener(s.listener, maxConnections)) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("%s: %w", s.key, err)
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), httpStopTime)
+	defer cancel()
+	if err := srv.Shutdown(stop); err != nil {
+		srv.Close() // whoever is still reading or writing is cut off, which is what the time limit is for
+	}
+	<-served
+	return nil
+}
+
+// connections counts the open ones by address, or by /64 for IPv6, of which a host has as many as it likes.
+type connections struct {
+	mu   sync.Mutex
+	open map[netip.Addr]int // guarded by mu
+}
+
+// changed is told by the HTTP server of every connection, and closes those that are too many.
+func (c *connections) changed(conn net.Conn, st http.ConnState) {
+	if st != http.StateNew && st != http.StateClosed && st != http.StateHijacked {
+		return
+	}
+	remote, err := netip.ParseAddrPort(conn.RemoteAddr().String())
+	if err != nil {
+		return // not a TCP connection
+	}
+	addr := remote.Addr().Unmap()
+	if addr.Is6() {
+		addr = netip.PrefixFrom(addr, 64).Masked().Addr()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if st == http.StateNew {
+		if c.open[addr]++; c.open[addr] > maxFromOne {
+			conn.Close()
+		}
+	} else if c.open[addr]--; c.open[addr] == 0 {
+		delete(c.open, addr)
+	}
+}
