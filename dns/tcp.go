@@ -26,6 +26,9 @@ const (
 
 	// stopGrace is how long a connection may be silent before it ends, once the server stops.
 	stopGrace = 100 * time.Millisecond
+
+	// acceptGrace is how long a stopping server waits for one more connection of those that are queued.
+	acceptGrace = 5 * time.Millisecond
 )
 
 // A tcpServer serves all TCP connections (RFC 7766).
@@ -87,7 +90,8 @@ func (s *tcpServer) open() int {
 
 // accept takes connections until ctx is done, and adds their goroutines to running.
 func (s *tcpServer) accept(ctx context.Context, ln *net.TCPListener, running *sync.WaitGroup) error {
-	stop := context.AfterFunc(ctx, func() { ln.Close() })
+	defer ln.Close()
+	stop := context.AfterFunc(ctx, func() { _ = ln.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	failing := false
 	for {
@@ -98,6 +102,7 @@ func (s *tcpServer) accept(ctx context.Context, ln *net.TCPListener, running *sy
 			running.Go(s.admit(nc).serve)
 			continue
 		case ctx.Err() != nil:
+			s.acceptQueued(ln, running)
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return err
@@ -109,9 +114,22 @@ func (s *tcpServer) accept(ctx context.Context, ln *net.TCPListener, running *sy
 		}
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-time.After(50 * time.Millisecond):
 		}
+	}
+}
+
+// acceptQueued takes the connections that the kernel has accepted for us already: closing the listener would reset them,
+// with the queries in them.
+func (s *tcpServer) acceptQueued(ln *net.TCPListener, running *sync.WaitGroup) {
+	until := time.Now().Add(stopGrace) // newcomers must not keep the server from stopping
+	for time.Now().Before(until) {
+		_ = ln.SetDeadline(time.Now().Add(acceptGrace))
+		nc, err := ln.AcceptTCP()
+		if err != nil {
+			return
+		}
+		running.Go(s.admit(nc).serve)
 	}
 }
 

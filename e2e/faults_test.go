@@ -317,3 +317,31 @@ func TestBadReports(t *testing.T) {
 		t.Errorf("status still tells of refused reports:\n%s", out)
 	}
 }
+
+// Connections that the kernel has accepted by the time that the server stops are answered, not reset.
+func TestStopAnswersQueuedConnections(t *testing.T) {
+	s := startGSLBD(t, seedNetwork+seedService("nearest"))
+	s.signal(syscall.SIGSTOP) // so that they queue
+	var conns []*dns.Conn
+	for i := range 240 {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(1+i%4))}}
+		c, err := d.Dial("tcp", s.dns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		conn := &dns.Conn{Conn: c}
+		conn.SetDeadline(time.Now().Add(10 * time.Second))
+		if err := conn.WriteMsg(new(dns.Msg).SetQuestion("www.gslb.example.com.", dns.TypeA)); err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, conn)
+	}
+	s.signal(os.Interrupt)
+	s.signal(syscall.SIGCONT)
+	for i, conn := range conns {
+		if m, err := conn.ReadMsg(); err != nil || len(m.Answer) != 1 {
+			t.Fatalf("connection %d: %v %v", i, m, err)
+		}
+	}
+}
