@@ -329,8 +329,8 @@ func (a *Agent) serve(ctx context.Context, p *peer) {
 			a.deliver(ctx, p, r)
 		}
 		// A report that waited behind a slow one may come right after it, and gslbd refuses those closer than a fifth of
-		// the interval.
-		if !a.wait(ctx, time.Now().Add(a.Interval()/4)) {
+		// its interval, which may be a longer one than that of the others.
+		if !a.wait(ctx, time.Now().Add(max(a.Interval(), time.Duration(p.interval.Load()))/4)) {
 			return
 		}
 	}

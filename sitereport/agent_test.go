@@ -307,7 +307,12 @@ func TestAgentInterval(t *testing.T) {
 						t.Fatalf("reports %d and %d are %s apart, want %s", i, i+1, gap, tc.want)
 					}
 				}
-				if n := len(a.times) - len(b.times); len(a.times) < 4 || n < -1 || n > 1 {
+				for i := 1; i < len(b.times); i++ { // gslbd refuses those closer than a fifth of its own interval
+					if gap := b.times[i].Sub(b.times[i-1]); gap < time.Duration(min(tc.b, 60_000))*time.Millisecond/5 || gap > max(2*tc.want, 5*time.Second) {
+						t.Fatalf("reports %d and %d to the other are %s apart", i, i+1, gap)
+					}
+				}
+				if len(a.times) < 4 || len(b.times) < 4 {
 					t.Errorf("%d and %d reports", len(a.times), len(b.times))
 				}
 			})
