@@ -3,6 +3,7 @@ module gslbd
 go 1.26.0
 
 require (
+	github.com/dchest/siphash v1.2.3
 	github.com/go-viper/mapstructure/v2 v2.5.0
 	github.com/google/go-cmp v0.7.0
 	github.com/maxmind/mmdbwriter v1.2.0

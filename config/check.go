@@ -19,6 +19,7 @@ type checker struct {
 
 func (k *checker) check() {
 	k.listeners()
+	k.cookies()
 	k.reports()
 	k.admin()
 	k.state()
@@ -116,6 +117,12 @@ func listenAddr(listen string) (netip.AddrPort, bool) {
 func offLoopback(listen string) bool {
 	ap, ok := listenAddr(listen)
 	return ok && !ap.Addr().IsLoopback()
+}
+
+func (k *checker) cookies() {
+	c := &k.c.DNS.Cookies
+	c.SecretFile = k.resolve(c.SecretFile)
+	c.Secrets = k.cookieSecrets(c.SecretFile, "dns.cookies.secret_file")
 }
 
 func (k *checker) reports() {

@@ -356,7 +356,7 @@ func TestEnvironment(t *testing.T) {
 		"GSLBD_dns__ecs":                      "false",
 		"GSLBD":                               "1",
 		"GSLB_AGENT_INTERVAL":                 "x",
-		"GSLBD_DNS__COOKIES__ENABLED":         "false",
+		"GSLBD_DNS__COOKIES__ENABLED":         "false", // it is true without
 		"GSLBD_DNS__RATE_LIMIT__EXEMPT_COUNT": "1",
 	} {
 		t.Setenv(name, value)
@@ -366,7 +366,7 @@ func TestEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.DNS.MaxUDPPayload != 1400 || c.DNS.TCP.IdleTimeout != 3*time.Second || c.Admin.TelemetryPerService || c.Log.Queries != 0.5 ||
-		c.DNS.NSID != "007" || c.State.Directory != "/nowhere/state" || c.DNS.RateLimit.Slip != 3 || !c.DNS.ECS {
+		c.DNS.NSID != "007" || c.State.Directory != "/nowhere/state" || c.DNS.RateLimit.Slip != 3 || !c.DNS.ECS || c.DNS.Cookies.Enabled {
 		t.Errorf("environment is not over the file: %+v", c)
 	}
 	slices.Sort(warnings)
@@ -393,7 +393,7 @@ func TestEnvironmentRefused(t *testing.T) {
 		{"GSLBD_LOG__QUERIES", "nan", `log.queries: "nan" is not a number: write digits, such as 5 or 0.5`},
 		{"GSLBD_LOG__LEVEL", "", `log.level: must not be empty`},
 		{"GSLBD_REPORTS__LISTEN", "localhost:1", `reports.listen: "localhost:1" is not an address to listen on: write an IP address and a port, such as 127.0.0.1:5300, [::1]:5300, or :5300 for every address`},
-		{"GSLBD_DNS__COOKIES__ENABLED", "true", `dns.cookies.enabled: is not supported by this version: remove it, or set it to false`},
+		{"GSLBD_DNS__COOKIES__ENABLED", "on", `dns.cookies.enabled: "on" is not true or false`},
 		{"GSLBD_ADMIN__LISTEN", "192.0.2.1:80", `admin.listen: 192.0.2.1:80 can be reached from other machines, which needs admin.token_file: write one, or listen on loopback`},
 		{"GSLBD_DNS__LISTEN", "127.0.0.1:53", `stands for a list or an entry of one, and the environment sets single values only: write it in the file`},
 		{"GSLBD_SITES__0__NAME", "seoul", `stands for a list or an entry of one, and the environment sets single values only: write it in the file`},
@@ -527,6 +527,62 @@ func TestSecretFiles(t *testing.T) {
 	}
 	if _, _, err := config.Load(path); err == nil || !strings.Contains(err.Error(), token+" is not a file") {
 		t.Errorf("a directory as secret: %v", err)
+	}
+}
+
+// TestCookieSecrets checks the file of the secrets of cookies, whose errors never show a secret.
+func TestCookieSecrets(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(path, []byte("dns: {cookies: {secret_file: secret}}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const a, b, c, d = "000102030405060708090a0b0c0d0e0f", "101112131415161718191A1B1C1D1E1F", "202122232425262728292a2b2c2d2e2f", "303132333435363738393a3b3c3d3e3f"
+	secret := filepath.Join(dir, "secret")
+	for _, tt := range []struct {
+		content string
+		mode    os.FileMode
+		secrets int
+		want    string // after the path
+	}{
+		{a, 0o600, 1, ""},
+		{a + "\n" + b + "\n", 0o400, 2, ""},
+		{"\n" + a + "\r\n " + b + "\r\n" + c + "\r\n\n", 0o600, 3, ""},
+		{a, 0o640, 0, " can be read or written by others than its owner (mode 0640): run chmod 600 " + secret},
+		{"\n", 0o600, 0, " is empty"},
+		{a[:31], 0o600, 0, " line 1 is not a secret of 32 hexadecimal digits: `openssl rand -hex 16` makes one"},
+		{a + "\n" + b + "00", 0o600, 0, " line 2 is not a secret of 32 hexadecimal digits: `openssl rand -hex 16` makes one"},
+		{a + "\n\n" + b, 0o600, 0, " line 2 is not a secret of 32 hexadecimal digits: `openssl rand -hex 16` makes one"},
+		{a + "\n" + a[:30] + "0g", 0o600, 0, " line 2 is not a secret of 32 hexadecimal digits: `openssl rand -hex 16` makes one"},
+		{a + "\n" + b + "\n" + strings.ToLower(b), 0o600, 0, " line 3 repeats the secret of line 2"},
+		{strings.Join([]string{a, b, c, d}, "\n"), 0o600, 0, " has more than 3 lines: the secret in force, and at most two others that are still accepted"},
+	} {
+		_ = os.Remove(secret)
+		if err := os.WriteFile(secret, []byte(tt.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(secret, tt.mode); err != nil {
+			t.Fatal(err)
+		}
+		c, _, err := config.Load(path)
+		if tt.want != "" {
+			want := path + ":1: dns.cookies.secret_file: " + secret + tt.want
+			if err == nil || err.Error() != want {
+				t.Errorf("%q: got  %v\nwant %s", tt.content, err, want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%q: %v", tt.content, err)
+			continue
+		}
+		got := c.DNS.Cookies
+		if !got.Enabled || len(got.Secrets) != tt.secrets || string(got.Secrets[0]) != "\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f" || got.SecretFile != secret {
+			t.Errorf("%q gives %d secrets", tt.content, len(got.Secrets))
+		}
+		if text := fmt.Sprintf("%v %+v %#v %x", got, got, got, got.Secrets); strings.Contains(text, "\x01") || strings.Contains(text, "0001") {
+			t.Errorf("a secret is printed: %s", text)
+		}
 	}
 }
 

@@ -40,10 +40,15 @@ type TCP struct {
 	MaxConnectionsPerClient int `mapstructure:"max_connections_per_client" default:"100" min:"1" max:"100000"`
 }
 
-// Cookies is the section dns.cookies (RFC 7873). This version has no cookies: they are off.
+// Cookies is the section dns.cookies (RFC 7873, RFC 9018).
 type Cookies struct {
-	Enabled    bool   `mapstructure:"enabled" default:"false" later:"true"`
-	SecretFile string `mapstructure:"secret_file" later:"true"`
+	// Enabled says whether a client's cookie is answered. Default true.
+	Enabled bool `mapstructure:"enabled" default:"true"`
+	// SecretFile holds the secrets, 32 hexadecimal digits a line: the first makes cookies, up to two more are accepted.
+	// Default: none, a secret is made up at the start, which other servers of a fleet cannot share.
+	SecretFile string `mapstructure:"secret_file" as:"path"`
+	// Secrets are what SecretFile holds, 16 bytes each.
+	Secrets []Secret `mapstructure:"-"`
 }
 
 // RateLimit is the section dns.rate_limit. This version does not limit rates: the rest is read and has no effect.

@@ -2,12 +2,14 @@ package config
 
 import (
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -221,45 +223,88 @@ func (d *decoder) resolve(p string) string {
 	return filepath.Join(filepath.Dir(d.file), p)
 }
 
-// secret reads a secret file: a single word that only its owner may read.
+// mostSecret is how long a secret file may be in bytes.
+const mostSecret = 4096
+
+// secret reads a secret file of a single word.
 func (d *decoder) secret(file, path string) Secret {
-	const most = 4096
-	if file == "" {
+	data, ok := d.secretFile(file, path)
+	if !ok {
 		return ""
+	}
+	word := strings.TrimSpace(data)
+	if len(data) > mostSecret || strings.ContainsFunc(word, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		d.fail(path, "%s must hold a single word of printable ASCII, at most %d bytes", file, mostSecret)
+		return ""
+	}
+	return Secret(word)
+}
+
+// mostCookieSecrets is how many secrets of cookies may be in force: the present one, and its neighbours in a rollover.
+const mostCookieSecrets = 3
+
+// cookieSecrets reads a secret file of 32 hexadecimal digits a line. Errors do not show what they complain of.
+func (d *decoder) cookieSecrets(file, path string) []Secret {
+	data, ok := d.secretFile(file, path)
+	if !ok {
+		return nil
+	}
+	var secrets []Secret
+	for i, line := range strings.Split(strings.TrimSpace(data), "\n") {
+		key, err := hex.DecodeString(strings.TrimSpace(line))
+		secret := Secret(key)
+		switch {
+		case len(secrets) == mostCookieSecrets:
+			d.fail(path, "%s has more than %d lines: the secret in force, and at most two others that are still accepted", file, mostCookieSecrets)
+			return nil
+		case err != nil || len(key) != 16:
+			d.fail(path, "%s line %d is not a secret of 32 hexadecimal digits: `openssl rand -hex 16` makes one", file, i+1)
+			return nil
+		case slices.Contains(secrets, secret):
+			d.fail(path, "%s line %d repeats the secret of line %d", file, i+1, slices.Index(secrets, secret)+1)
+			return nil
+		}
+		secrets = append(secrets, secret)
+	}
+	return secrets
+}
+
+// secretFile reads a file that only its owner may read, up to one byte more than a secret may have. It reports false if
+// there is none, or it cannot be used.
+func (d *decoder) secretFile(file, path string) (string, bool) {
+	if file == "" {
+		return "", false
 	}
 	// Opening a pipe would wait for its writer.
 	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		d.fail(path, "%s", err)
-		return ""
+		return "", false
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
 		d.fail(path, "%s", err)
-		return ""
+		return "", false
 	}
 	switch mode := info.Mode(); {
 	case !mode.IsRegular():
 		d.fail(path, "%s is not a file", file)
-		return ""
+		return "", false
 	case mode.Perm()&0o077 != 0:
 		d.fail(path, "%s can be read or written by others than its owner (mode %04o): run chmod 600 %s", file, mode.Perm(), file)
-		return ""
+		return "", false
 	}
-	data, err := io.ReadAll(io.LimitReader(f, most+1))
-	word := strings.TrimSpace(string(data))
+	data, err := io.ReadAll(io.LimitReader(f, mostSecret+1))
 	switch {
 	case err != nil:
 		d.fail(path, "%s", err)
-	case word == "":
+		return "", false
+	case strings.TrimSpace(string(data)) == "":
 		d.fail(path, "%s is empty", file)
-	case len(data) > most || strings.ContainsFunc(word, func(r rune) bool { return r <= ' ' || r > '~' }):
-		d.fail(path, "%s must hold a single word of printable ASCII, at most %d bytes", file, most)
-	default:
-		return Secret(word)
+		return "", false
 	}
-	return ""
+	return string(data), true
 }
 
 // checkFile refuses a path where there is no file to read.

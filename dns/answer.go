@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -28,9 +29,6 @@ const (
 // anyData is the data of that record.
 const anyData = "\x07RFC8482\x00"
 
-// The extended error of an answer that no member could give (RFC 8914): code 0, "other", and a text.
-const noMemberText = "no member of the service can answer"
-
 // A Responder turns queries into replies. It belongs to one goroutine at a time, and owns the scratch that this takes.
 type Responder struct {
 	// Fixed at construction.
@@ -39,6 +37,8 @@ type Responder struct {
 	maxPayload int
 	nsid       []byte
 	version    []byte
+	keepalive  uint16 // the idle timeout of TCP connections in units of 100 ms
+	secrets    *atomic.Pointer[cookieSecrets]
 	shard      int
 	queryLog   float64
 	log        *zap.Logger
@@ -47,10 +47,14 @@ type Responder struct {
 
 	answered uint64 // queries, for the choice of those measured
 
+	// Of the connection, set by who serves it.
+	encrypted bool // the transport hides what replies say
+
 	// Of the batch, set by Refresh.
-	now    time.Time
-	snap   *state.Snapshot
-	tables *Tables
+	now     time.Time
+	snap    *state.Snapshot
+	tables  *Tables
+	cookies *cookieSecrets // nil: there are no cookies
 
 	// Of the query.
 	q       query
@@ -61,23 +65,27 @@ type Responder struct {
 	ldns    netip.Addr
 	rand    *rand.PCG
 
+	cookieValid bool // the query brought a server cookie of ours: its source address is no forgery
+
 	// Of the reply.
 	buf        []byte
 	n          int // octets written
-	limit      int // octets that the records may take
+	size       int // octets that the reply may take
+	limit      int // octets that the records may take, without the OPT record
 	apexAt     int // where the zone's apex stands
 	an, ns, ar uint16
 	rcode      int
 	aa, tc     bool
 	echoECS    bool
 	scope      uint8
-	noMember   bool
+	ede        *extendedError // nil: none
 	visited    [maxChain]*node
 }
 
 // Refresh begins a batch of queries: they are answered as of now, from the snapshot published last.
 func (r *Responder) Refresh(now time.Time) {
 	r.now = now
+	r.cookies = r.secrets.Load()
 	if r.store != nil {
 		r.snap = r.store.Snapshot()
 	}
@@ -107,18 +115,26 @@ func (r *Responder) Respond(query, buf []byte, local, remote netip.AddrPort, tcp
 }
 
 func (r *Responder) respond(query, buf []byte, local, remote netip.AddrPort, tcp bool) int {
-	verdict := r.q.parse(query, r.ecs && r.tables != nil && r.tables.ecs)
+	verdict := r.q.parse(query, optionSet{
+		ecs:       r.ecs && r.tables != nil && r.tables.ecs,
+		cookies:   r.cookies != nil,
+		keepalive: tcp, // RFC 7828 section 3.2.1: over UDP it is ignored
+	})
 	if verdict == drop {
 		r.count.dropped[dropMalformed].Add(1)
 		return 0
 	}
 	r.begin(query, buf, tcp)
 	r.ldns = remote.Addr().Unmap().WithZone("")
-	if verdict == dns.RcodeSuccess {
-		r.resolve()
-	} else {
+	if r.cookieValid = false; r.q.cookie.present {
+		verdict = r.checkCookie(verdict)
+	}
+	switch {
+	case verdict != dns.RcodeSuccess:
 		r.rcode = verdict
 		r.echoECS = false
+	case r.q.end > 0:
+		r.resolve()
 	}
 	n := r.finish()
 	r.count.add(tcp, r.q.qtype, r.rcode, r.tc)
@@ -138,10 +154,10 @@ func (r *Responder) begin(query, buf []byte, tcp bool) {
 			size = max(size, min(r.q.size, r.maxPayload))
 		}
 	}
-	size = min(size, len(buf))
-	r.limit = size
+	r.size = min(size, len(buf))
+	r.limit = r.size
 	r.an, r.ns, r.ar = 0, 0, 0
-	r.rcode, r.aa, r.tc, r.noMember = dns.RcodeSuccess, false, false, false
+	r.rcode, r.aa, r.tc, r.ede = dns.RcodeSuccess, false, false, nil
 	r.echoECS, r.scope = r.q.ecs.present, 0
 	r.service = nil
 	r.n = headerSize
@@ -149,14 +165,33 @@ func (r *Responder) begin(query, buf []byte, tcp bool) {
 		r.n += copy(buf[headerSize:], query[headerSize:r.q.end])
 	}
 	if r.q.edns {
-		r.limit -= 11
+		r.limit -= optSize
 		if r.q.nsid && len(r.nsid) > 0 {
 			r.limit -= 4 + len(r.nsid)
 		}
 		if r.echoECS {
 			r.limit -= r.q.ecs.size()
 		}
+		if r.q.cookie.present {
+			r.limit -= r.q.cookie.size()
+		}
+		if r.q.keepalive {
+			r.limit -= keepaliveSize
+		}
 	}
+}
+
+// checkCookie judges the query's cookie and readies the reply's. It returns the verdict on the query, which a wrong
+// server cookie changes only where nothing but a cookie was asked for (RFC 7873 section 5.4): to a question it is
+// answered as without one, since there is no load under which cookies alone would be worth a round trip.
+func (r *Responder) checkCookie(verdict int) int {
+	result := r.q.cookie.answer(r.cookies, r.ldns, uint32(r.now.Unix()))
+	r.count.cookies[result].Add(1)
+	r.cookieValid = result == cookieValid
+	if verdict == dns.RcodeSuccess && r.q.end == 0 && result == cookieInvalid {
+		return dns.RcodeBadCookie
+	}
+	return verdict
 }
 
 // finish writes the OPT record and the header, and returns the size of the reply.
@@ -192,36 +227,6 @@ func (r *Responder) finish() int {
 	return r.n
 }
 
-// putOPT writes the OPT record, for which begin kept room.
-func (r *Responder) putOPT() {
-	b := r.buf[r.n:]
-	b[0] = 0
-	binary.BigEndian.PutUint16(b[1:], dns.TypeOPT)
-	binary.BigEndian.PutUint16(b[3:], uint16(r.maxPayload))
-	b[5], b[6], b[7], b[8] = byte(r.rcode>>4), 0, 0, 0
-	if r.q.do {
-		b[7] = 0x80 // RFC 3225 section 3
-	}
-	n := 11
-	if r.q.nsid && len(r.nsid) > 0 {
-		binary.BigEndian.PutUint16(b[n:], optNSID)
-		binary.BigEndian.PutUint16(b[n+2:], uint16(len(r.nsid)))
-		n += 4 + copy(b[n+4:], r.nsid)
-	}
-	if r.echoECS {
-		n += r.q.ecs.put(b[n:], r.scope)
-	}
-	if r.noMember && r.n+6+len(noMemberText) <= r.limit {
-		binary.BigEndian.PutUint16(b[n:], optEDE)
-		binary.BigEndian.PutUint16(b[n+2:], uint16(2+len(noMemberText)))
-		binary.BigEndian.PutUint16(b[n+4:], dns.ExtendedErrorCodeOther)
-		n += 6 + copy(b[n+6:], noMemberText)
-	}
-	binary.BigEndian.PutUint16(b[9:], uint16(n-11))
-	r.n += n
-	r.ar++
-}
-
 // resolve answers a well-formed query.
 func (r *Responder) resolve() {
 	switch r.q.qclass {
@@ -230,28 +235,28 @@ func (r *Responder) resolve() {
 		r.chaos()
 		return
 	default:
-		r.rcode = dns.RcodeRefused
+		r.rcode, r.ede = dns.RcodeRefused, edeNotAuthority
 		return
 	}
 	switch r.q.qtype {
 	case dns.TypeAXFR, dns.TypeIXFR:
-		r.rcode = dns.RcodeRefused
+		r.rcode, r.ede = dns.RcodeRefused, edeNoTransfer
 		return
 	case dns.TypeOPT, dns.TypeTSIG, dns.TypeTKEY, typeNXNAME:
 		r.rcode = dns.RcodeFormatError
 		return
 	case dns.TypeMAILA, dns.TypeMAILB:
-		r.rcode = dns.RcodeNotImplemented
+		r.rcode, r.ede = dns.RcodeNotImplemented, edeNotSupported
 		return
 	}
 	if r.tables == nil {
-		r.rcode = dns.RcodeServerFailure
+		r.rcode, r.ede = dns.RcodeServerFailure, edeNotReady
 		return
 	}
 	nm := &r.q.name
 	z := r.tables.zoneOf(nm, nm.labels)
 	if z == nil {
-		r.rcode = dns.RcodeRefused
+		r.rcode, r.ede = dns.RcodeRefused, edeNotAuthority
 		return
 	}
 	if r.q.qtype == dns.TypeDS && nm.labels == z.labels && z.labels > 0 {
@@ -476,7 +481,7 @@ func (r *Responder) putHead(owner int, typ, class uint16, ttl uint32, size int) 
 
 // chaos answers the questions by which a server tells about itself (RFC 4892), where that is configured.
 func (r *Responder) chaos() {
-	r.rcode = dns.RcodeRefused
+	r.rcode, r.ede = dns.RcodeRefused, edeNotAuthority
 	if r.q.qtype != dns.TypeTXT && r.q.qtype != dns.TypeANY {
 		return
 	}
@@ -491,7 +496,7 @@ func (r *Responder) chaos() {
 		return
 	}
 	text = text[:min(len(text), 255)]
-	r.rcode, r.aa = dns.RcodeSuccess, true
+	r.rcode, r.aa, r.ede = dns.RcodeSuccess, true, nil
 	if !r.putHead(headerSize, dns.TypeTXT, dns.ClassCHAOS, 0, 1+len(text)) {
 		r.tc = true
 		return

@@ -376,9 +376,10 @@ txt TXT "a"
 // TestEverySize answers each query into every size of buffer: the reply keeps within it, says so when it is cut, and is
 // the whole where that fits.
 func TestEverySize(t *testing.T) {
-	static := conformanceWorld(t).responder(t, dns.Options{ECS: true, NSID: "n1"})
-	services := serviceWorld(t).responder(t, dns.Options{ECS: true, NSID: "n1"})
-	ecs := edns(65535, raw(8, 0, 1, 24, 0, 203, 0, 113), raw(3))
+	opts := dns.Options{ECS: true, NSID: "n1", Cookies: dns.CookieOptions{Enabled: true}}
+	static := conformanceWorld(t).responder(t, opts)
+	services := serviceWorld(t).responder(t, opts)
+	ecs := edns(65535, raw(8, 0, 1, 24, 0, 203, 0, 113), raw(3), raw(10, []byte("a cookie")...), raw(11))
 	tests := []struct {
 		r           *dns.Responder
 		name, qtype string
@@ -407,7 +408,7 @@ func TestEverySize(t *testing.T) {
 			whole, wire := ask(t, tt.r, q, true)
 			least := 12 + len(tt.name) + 1 + 4
 			if q.IsEdns0() != nil {
-				least += 11 + 11 + 6
+				least += 11 + 11 + 6 + 28 + 6
 			}
 			query := pack(t, q)
 			for size := least; size <= len(wire); size++ {

@@ -46,6 +46,7 @@ func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
 	r.service = svc
 	r.scope = max(r.scope, q.Scope)
 	r.account(s, svc, family)
+	r.annotate(svc, d)
 
 	before := r.an
 	switch d.Kind {
@@ -65,12 +66,12 @@ func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
 			}
 		}
 	case policy.ServFail:
-		r.noMember = true
+		r.ede = edeNoMember
 		r.fail()
 		return nil
 	}
 	if r.an == before {
-		r.noMember = true
+		r.ede = edeNoMember
 		r.negative(z, d.TTL)
 	}
 	return nil

@@ -21,9 +21,12 @@ const (
 
 // The EDNS options that are looked at (IANA DNS EDNS0 option codes).
 const (
-	optNSID = 3
-	optECS  = 8
-	optEDE  = 15
+	optNSID      = 3
+	optECS       = 8
+	optCookie    = 10
+	optKeepalive = 11
+	optPadding   = 12
+	optEDE       = 15
 )
 
 // The types of questions that miekg/dns does not name.
@@ -48,15 +51,24 @@ type query struct {
 	size    int // the requester's payload size
 	nsid    bool
 	ecs     ecsOption
+	cookie  cookieOption
+
+	keepalive bool // the idle timeout of the connection is asked for
+	padded    bool
+}
+
+// An optionSet says which options of a query are looked at; the others count as unknown.
+type optionSet struct {
+	ecs, cookies, keepalive bool
 }
 
 // parse reads msg and returns the rcode that the message calls for by its form alone (0: it may be answered), or drop.
-// Without useECS a client subnet option is not looked at, like any option that is unknown.
+// Options that are not in use are ignored, like any that is unknown.
 //
 // Hot path: no allocation, one pass over the message.
-func (q *query) parse(msg []byte, useECS bool) int {
+func (q *query) parse(msg []byte, use optionSet) int {
 	q.end, q.edns, q.version, q.do, q.size, q.nsid = 0, false, 0, false, 0, false
-	q.ecs.present = false
+	q.ecs.present, q.cookie.present, q.keepalive, q.padded = false, false, false, false
 	q.qtype, q.qclass = 0, 0
 	if len(msg) < headerSize {
 		return drop
@@ -69,17 +81,20 @@ func (q *query) parse(msg []byte, useECS bool) int {
 	if q.flags&opcodeMask != dns.OpcodeQuery<<11 {
 		return dns.RcodeNotImplemented
 	}
-	if binary.BigEndian.Uint16(msg[4:]) != 1 {
+	off := headerSize
+	switch binary.BigEndian.Uint16(msg[4:]) {
+	case 0: // allowed only to ask for a cookie
+	case 1:
+		if off = q.name.parse(msg, headerSize); off < 0 || off+4 > len(msg) {
+			return dns.RcodeFormatError
+		}
+		q.qtype = binary.BigEndian.Uint16(msg[off:])
+		q.qclass = binary.BigEndian.Uint16(msg[off+2:])
+		off += 4
+		q.end = off
+	default:
 		return dns.RcodeFormatError // RFC 9619
 	}
-	off := q.name.parse(msg, headerSize)
-	if off < 0 || off+4 > len(msg) {
-		return dns.RcodeFormatError
-	}
-	q.qtype = binary.BigEndian.Uint16(msg[off:])
-	q.qclass = binary.BigEndian.Uint16(msg[off+2:])
-	off += 4
-	q.end = off
 
 	bad, signed := false, false
 	for section := 0; section < 3; section++ {
@@ -105,7 +120,7 @@ func (q *query) parse(msg []byte, useECS bool) int {
 					return dns.RcodeFormatError
 				}
 				// The options of a version that we do not know may have another form.
-				if q.version == 0 && !q.options(msg[data:end], useECS) {
+				if q.version == 0 && !q.options(msg[data:end], use) {
 					bad = true
 				}
 			case dns.TypeTSIG:
@@ -128,12 +143,16 @@ func (q *query) parse(msg []byte, useECS bool) int {
 		return dns.RcodeBadVers
 	case signed:
 		return dns.RcodeNotAuth // we share no key with anybody
+	case q.end == 0 && !q.cookie.present:
+		return dns.RcodeFormatError // RFC 9619
 	}
 	return dns.RcodeSuccess
 }
 
-// options reads the options of an OPT record and reports whether they are well formed. Unknown ones are ignored.
-func (q *query) options(b []byte, useECS bool) bool {
+// options reads the options of an OPT record and reports whether they are well formed. Unknown ones are ignored. It reads
+// on after one that is not, since the reply to that owes a cookie too.
+func (q *query) options(b []byte, use optionSet) bool {
+	ok := true
 	for len(b) > 0 {
 		if len(b) < 4 {
 			return false
@@ -146,14 +165,27 @@ func (q *query) options(b []byte, useECS bool) bool {
 		case optNSID:
 			q.nsid = true
 		case optECS:
-			if useECS && (q.ecs.present || !q.ecs.parse(b[4:4+n])) {
-				q.ecs.present = false
-				return false
+			if use.ecs && (q.ecs.present || !q.ecs.parse(b[4:4+n])) {
+				q.ecs.present, ok = false, false
 			}
+		case optCookie:
+			// Of several the first counts (RFC 7873 section 5.2).
+			if use.cookies && !q.cookie.present && !q.cookie.parse(b[4:4+n]) {
+				ok = false
+			}
+		case optKeepalive:
+			// A client is to send it empty. A timeout in it means nothing; other lengths are no form of it (RFC 7828
+			// section 3.1).
+			if use.keepalive {
+				q.keepalive = n == 0 || n == 2
+				ok = ok && q.keepalive
+			}
+		case optPadding:
+			q.padded = true
 		}
 		b = b[4+n:]
 	}
-	return true
+	return ok
 }
 
 // skipName returns the offset after the name at off, which may end in a pointer to what stands before it; -1 if it is

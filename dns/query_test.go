@@ -151,7 +151,7 @@ func TestEDNS(t *testing.T) {
 		{"NSID", opt(0, 0, "\x00\x03\x00\x00"), 0, false, "\x00\x03\x00\x06node-1"},
 		{"unknown options", opt(0, 0, "\x00\x64\x00\x00\xfd\xe9\x00\x03abc\xff\xff\x00\x00"), 0, false, ""},
 		{"500 octets", opt(0, 0, "\x00\x64\x01\xf4"+strings.Repeat("p", 500)), 0, false, ""},
-		{"padding, keepalive, cookies of any length", opt(0, 0, "\x00\x0c\x00\x02\x00\x00\x00\x0b\x00\x00\x00\x0a\x00\x07cookie!"), 0, false, ""},
+		{"padding in the clear, cookies of any length where there are none", opt(0, 0, "\x00\x0c\x00\x02\x00\x00\x00\x0a\x00\x07cookie!"), 0, false, ""},
 		{"200 options", opt(0, 0, many), 0, false, ""},
 	}
 	for _, tt := range tests {
@@ -196,6 +196,10 @@ func TestEDNS(t *testing.T) {
 // hotQueries are the queries whose answers must cost no allocation.
 func hotQueries(t testing.TB) map[string][]byte {
 	ecs := raw(8, 0, 1, 24, 0, 203, 0, 113)
+	client := []byte("\x01\x02\x03\x04\x05\x06\x07\x08")
+	// As old as the time that it is asked at, and of none of the secrets: all are tried.
+	forged := binary.BigEndian.AppendUint32(append(client[:8:8], 1, 0, 0, 0), uint32(hotTime.Unix()))
+	forged = append(forged, "hashhash"...)
 	return map[string][]byte{
 		"service A":          pack(t, question("www.gslb.test.", "A")),
 		"service A with ECS": pack(t, question("wWw.gslb.test.", "A", edns(1232, ecs))),
@@ -211,23 +215,32 @@ func hotQueries(t testing.TB) map[string][]byte {
 		"REFUSED":            pack(t, question("www.example.com.", "A")),
 		"FORMERR":            []byte(header(0, 2, 0, 0, 0) + wwwQuestion),
 		"ANY":                pack(t, question("www.gslb.test.", "ANY")),
+		"cookie":             pack(t, question("www.gslb.test.", "A", edns(1232, raw(10, client...)))),
+		"forged cookie":      pack(t, question("www.gslb.test.", "A", edns(1232, ecs, raw(10, forged...), raw(3)))),
+		"only a cookie":      []byte(header(0, 0, 0, 0, 1) + opt(0, 0, "\x00\x0a\x00\x08"+string(client))),
+		"padding, keepalive": pack(t, question("www.gslb.test.", "A", edns(1232, raw(11), raw(12, make([]byte, 64)...)))),
 	}
 }
+
+// hotTime is when hotQueries are asked.
+var hotTime = time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 
 // TestAllocs asserts that nothing between the bytes of a query and those of its reply allocates.
 func TestAllocs(t *testing.T) {
 	w := serviceWorld(t)
-	r := w.responder(t, dns.Options{ECS: true})
+	r := w.responder(t, dns.Options{ECS: true, NSID: "n1", Cookies: dns.CookieOptions{Enabled: true, Secrets: make([][16]byte, dns.MaxCookieSecrets)}})
 	buf := make([]byte, 4096)
 	for name, wire := range hotQueries(t) {
-		r.Respond(wire, buf, local, remote, false) // the policy's scratch grows once; the empty set is logged once
-		if n := testing.AllocsPerRun(200, func() {
-			r.Refresh(time.Time{})
-			if r.Respond(wire, buf, local, remote, false) == 0 {
-				t.Fatal("no reply")
+		for _, tcp := range []bool{false, true} {
+			r.Respond(wire, buf, local, remote, tcp) // the policy's scratch grows once; the empty set is logged once
+			if n := testing.AllocsPerRun(200, func() {
+				r.Refresh(hotTime)
+				if r.Respond(wire, buf, local, remote, tcp) == 0 {
+					t.Fatal("no reply")
+				}
+			}); n != 0 {
+				t.Errorf("%s (tcp %v): %v allocations", name, tcp, n)
 			}
-		}); n != 0 {
-			t.Errorf("%s: %v allocations", name, n)
 		}
 	}
 }
@@ -243,7 +256,16 @@ func FuzzAnswer(f *testing.F) {
 	for _, name := range []string{"x.dn.gslb.test.", "sub.gslb.test.", "version.bind."} {
 		f.Add(pack(f, question(name, "TXT", edns(512, raw(3)))), false)
 	}
-	r := w.responder(f, dns.Options{ECS: true, NSID: "n1", Version: "fuzz"})
+	for _, options := range []string{
+		"\x00\x0a\x00\x07cookie!",
+		"\x00\x0a\x00\x28" + strings.Repeat("c", 40) + "\x00\x0a\x00\x00",
+		"\x00\x0b\x00\x02\x00\x64\x00\x0c\x00\x01\x00",
+	} {
+		f.Add([]byte(header(0, 0, 0, 0, 1)+opt(0, 0, options)), true)
+		f.Add([]byte(header(0, 1, 0, 0, 1)+wwwQuestion+opt(0, 0x8000, options)), true)
+	}
+	r := w.responder(f, dns.Options{ECS: true, NSID: "n1", Version: "fuzz", Cookies: dns.CookieOptions{Enabled: true}})
+	r.Refresh(hotTime)
 	buf := make([]byte, 65535)
 	f.Fuzz(func(t *testing.T, wire []byte, tcp bool) {
 		reply := buf[:r.Respond(wire, buf, local, remote, tcp)]
@@ -285,6 +307,17 @@ func FuzzAnswer(f *testing.F) {
 		for _, rr := range m.Extra {
 			if rr.Header().Rrtype == mdns.TypeOPT {
 				opts++
+				asked := map[uint16]bool{mdns.EDNS0EDE: true}
+				if o := query.IsEdns0(); o != nil {
+					for _, o := range o.Option {
+						asked[o.Option()] = true
+					}
+				}
+				for _, o := range rr.(*mdns.OPT).Option {
+					if queryErr == nil && !asked[o.Option()] || o.Option() == mdns.EDNS0PADDING || o.Option() == mdns.EDNS0TCPKEEPALIVE && !tcp {
+						t.Fatalf("option %v in reply to %x", o, wire)
+					}
+				}
 			}
 		}
 		if opts > 1 || opts == 1 && queryErr == nil && query.IsEdns0() == nil {
@@ -300,10 +333,10 @@ func FuzzAnswer(f *testing.F) {
 func BenchmarkRespond(b *testing.B) {
 	w := serviceWorld(b)
 	buf := make([]byte, 4096)
-	for _, name := range []string{"service A", "service A with ECS", "static", "NXDOMAIN"} {
+	for _, name := range []string{"service A", "service A with ECS", "static", "NXDOMAIN", "cookie"} {
 		wire := hotQueries(b)[name]
 		b.Run(strings.ReplaceAll(name, " ", "_"), func(b *testing.B) {
-			r := w.responder(b, dns.Options{ECS: true})
+			r := w.responder(b, dns.Options{ECS: true, Cookies: dns.CookieOptions{Enabled: true}})
 			b.ReportAllocs()
 			for b.Loop() {
 				r.Respond(wire, buf, local, remote, false)

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -41,6 +43,7 @@ type Options struct {
 	NSID          string   // at most 128 octets (RFC 5001); empty: none
 	ECS           bool     // client subnets are looked at, in the zones that have it on too (RFC 7871)
 	MaxUDPPayload int      // octets, 512 to 4096; 0: 1232
+	Cookies       CookieOptions
 	TCP           TCPOptions
 	DrainTime     time.Duration // the longest that Run goes on, after its context is done, for what has been received; 0: 5s
 	Version       string        // what version.bind answers; empty: it is refused
@@ -101,16 +104,20 @@ func NewResponder(opts Options) (*Responder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newResponder(opts, 0), nil
+	secrets := new(atomic.Pointer[cookieSecrets])
+	secrets.Store(newCookieSecrets(opts.Cookies, randomSecret()))
+	return newResponder(opts, secrets, 0), nil
 }
 
-func newResponder(opts Options, shard int) *Responder {
+func newResponder(opts Options, secrets *atomic.Pointer[cookieSecrets], shard int) *Responder {
 	return &Responder{
 		store:      opts.Store,
 		ecs:        opts.ECS,
 		maxPayload: opts.MaxUDPPayload,
 		nsid:       []byte(opts.NSID),
 		version:    []byte(opts.Version),
+		keepalive:  uint16(min(opts.TCP.IdleTimeout/keepaliveUnit, math.MaxUint16)),
+		secrets:    secrets,
 		shard:      shard,
 		queryLog:   opts.QueryLog,
 		log:        opts.Log,
@@ -124,6 +131,9 @@ type Server struct {
 	opts       Options
 	telemetry  *telemetry
 	responders []*Responder // fixed by Bind, read by Collect
+	ownSecret  [16]byte     // of cookies, where none is given
+
+	secrets atomic.Pointer[cookieSecrets] // in force
 
 	addrs     []netip.AddrPort
 	workers   []*udpWorker
@@ -140,7 +150,8 @@ func New(opts Options) (*Server, error) {
 	if len(opts.Listen) == 0 {
 		return nil, errors.New("dns: listen: no address is given")
 	}
-	s := &Server{opts: opts, telemetry: newTelemetry()}
+	s := &Server{opts: opts, telemetry: newTelemetry(), ownSecret: randomSecret()}
+	s.secrets.Store(newCookieSecrets(opts.Cookies, s.ownSecret))
 	for i := range opts.Workers {
 		s.newResponder(i)
 	}
@@ -149,10 +160,18 @@ func New(opts Options) (*Server, error) {
 }
 
 func (s *Server) newResponder(shard int) *Responder {
-	r := newResponder(s.opts, shard)
+	r := newResponder(s.opts, &s.secrets, shard)
 	r.duration = s.telemetry.duration
 	s.responders = append(s.responders, r)
 	return r
+}
+
+// SetCookies switches cookies on or off and puts secrets in force, from the next batch of queries on. It may be called at any time.
+func (s *Server) SetCookies(opts CookieOptions) {
+	secrets := newCookieSecrets(opts, s.ownSecret)
+	if old := s.secrets.Swap(secrets); !old.equal(secrets) {
+		s.opts.Log.Info("cookie secrets changed", zap.Int("secrets", secrets.count()))
+	}
 }
 
 // Addrs returns the addresses that are bound, with the port that the kernel chose for port 0.

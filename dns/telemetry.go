@@ -21,7 +21,7 @@ var (
 	}
 	countedRcodes = [...]int{
 		dns.RcodeSuccess, dns.RcodeFormatError, dns.RcodeServerFailure, dns.RcodeNameError, dns.RcodeNotImplemented,
-		dns.RcodeRefused, dns.RcodeYXDomain, dns.RcodeNotAuth, dns.RcodeBadVers,
+		dns.RcodeRefused, dns.RcodeYXDomain, dns.RcodeNotAuth, dns.RcodeBadVers, dns.RcodeBadCookie,
 	}
 )
 
@@ -46,13 +46,14 @@ type counters struct {
 	queries   [2][types][rcodes]atomic.Uint64 // by transport: UDP, TCP
 	truncated atomic.Uint64
 	dropped   [dropReasons]atomic.Uint64
+	cookies   [cookieVerdicts]atomic.Uint64
 	_         [64]byte // keeps the next Responder's apart
 }
 
 // typeIndexes and rcodeIndexes say where a type or rcode is counted.
 var (
 	typeIndexes  = indexes(countedTypes[:], int(dns.TypeCAA)+1)
-	rcodeIndexes = indexes(countedRcodes[:], dns.RcodeBadVers+1)
+	rcodeIndexes = indexes(countedRcodes[:], dns.RcodeBadCookie+1)
 )
 
 func indexes[T uint16 | int](counted []T, size int) []uint8 {
@@ -106,6 +107,7 @@ type telemetry struct {
 	queries     *prometheus.Desc
 	truncated   *prometheus.Desc
 	dropped     *prometheus.Desc
+	cookies     *prometheus.Desc
 	connections *prometheus.Desc
 	shed        *prometheus.Desc
 	duration    prometheus.Histogram
@@ -116,6 +118,7 @@ func newTelemetry() *telemetry {
 		queries:     prometheus.NewDesc("gslbd_queries_total", "Queries answered.", []string{"transport", "type", "rcode"}, nil),
 		truncated:   prometheus.NewDesc("gslbd_truncated_total", "Replies that told the client to ask again over TCP.", nil, nil),
 		dropped:     prometheus.NewDesc("gslbd_queries_dropped_total", "Messages that got no reply.", []string{"reason"}, nil),
+		cookies:     prometheus.NewDesc("gslbd_cookies_total", "Queries with a DNS cookie: without a server cookie yet, with a valid one, with another.", []string{"result"}, nil),
 		connections: prometheus.NewDesc("gslbd_tcp_connections", "TCP connections that are open.", nil, nil),
 		shed:        prometheus.NewDesc("gslbd_tcp_connections_shed_total", "TCP connections that were closed to make room for another one.", nil, nil),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -129,7 +132,7 @@ func newTelemetry() *telemetry {
 // Describe implements prometheus.Collector.
 func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 	t := s.telemetry
-	for _, d := range []*prometheus.Desc{t.queries, t.truncated, t.dropped, t.connections, t.shed} {
+	for _, d := range []*prometheus.Desc{t.queries, t.truncated, t.dropped, t.cookies, t.connections, t.shed} {
 		ch <- d
 	}
 	t.duration.Describe(ch)
@@ -153,15 +156,22 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	}
 	truncated := uint64(0)
 	var dropped [dropReasons]uint64
+	var cookies [cookieVerdicts]uint64
 	for _, r := range s.responders {
 		truncated += r.count.truncated.Load()
 		for i := range dropped {
 			dropped[i] += r.count.dropped[i].Load()
 		}
+		for i := range cookies {
+			cookies[i] += r.count.cookies[i].Load()
+		}
 	}
 	ch <- prometheus.MustNewConstMetric(t.truncated, prometheus.CounterValue, float64(truncated))
 	for i, n := range dropped {
 		ch <- prometheus.MustNewConstMetric(t.dropped, prometheus.CounterValue, float64(n), dropNames[i])
+	}
+	for i, n := range cookies {
+		ch <- prometheus.MustNewConstMetric(t.cookies, prometheus.CounterValue, float64(n), cookieNames[i])
 	}
 	ch <- prometheus.MustNewConstMetric(t.connections, prometheus.GaugeValue, float64(s.tcp.open()))
 	ch <- prometheus.MustNewConstMetric(t.shed, prometheus.CounterValue, float64(s.tcp.shed.Load()))

@@ -79,7 +79,8 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 	s.monitor.Set(g.checks)
 	s.receiver = sitereport.NewReceiver(sitereport.ReceiverOptions{Report: s.store.Report, Config: g.receiver, Log: s.log})
 	s.dns, err = dns.New(dns.Options{
-		Listen: c.DNS.Listen, NSID: c.DNS.NSID, Version: c.DNS.Version, ECS: true /* the zones say */, MaxUDPPayload: c.DNS.MaxUDPPayload,
+		Cookies: cookieOptions(c.DNS.Cookies),
+		Listen:  c.DNS.Listen, NSID: c.DNS.NSID, Version: c.DNS.Version, ECS: true /* the zones say */, MaxUDPPayload: c.DNS.MaxUDPPayload,
 		TCP: dns.TCPOptions{
 			IdleTimeout: c.DNS.TCP.IdleTimeout, MaxConnections: c.DNS.TCP.MaxConnections, MaxConnectionsPerClient: c.DNS.TCP.MaxConnectionsPerClient,
 		},

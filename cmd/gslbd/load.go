@@ -110,6 +110,14 @@ func zoneOptions(c *config.Config) []dns.ZoneOptions {
 	return zones
 }
 
+func cookieOptions(c config.Cookies) dns.CookieOptions {
+	o := dns.CookieOptions{Enabled: c.Enabled}
+	for _, secret := range c.Secrets {
+		o.Secrets = append(o.Secrets, [16]byte([]byte(secret)))
+	}
+	return o
+}
+
 func serviceOptions(c *config.Config) []dns.ServiceOptions {
 	services := make([]dns.ServiceOptions, len(c.Services))
 	for i, s := range c.Services {

@@ -22,6 +22,7 @@ func (s *server) reload() ([]string, error) {
 	s.store.Configure(g.state)
 	s.receiver.Set(g.receiver)
 	s.monitor.Set(g.checks)
+	s.dns.SetCookies(cookieOptions(g.config.DNS.Cookies))
 	setLevel(s.level, g.config.Log)
 	s.drainTime.Store(int64(g.config.DNS.DrainTime))
 	s.reloads.WithLabelValues("success").Inc()
