@@ -11,7 +11,7 @@
 // could start a loop.
 //
 // Concurrency. Tables are immutable once built. A Responder belongs to one goroutine at a time. A Server is started
-// once; its Collect may be called at any time.
+// once; its Collect and SetCookies may be called at any time.
 //
 // Failure. A datagram that cannot be sent costs only itself. A TCP client that is slow, silent or greedy is bounded by
 // the idle timeout and by the limits on connections, and cannot hold up another one. Nothing that a query can contain
