@@ -182,8 +182,8 @@ func (r *Responder) begin(query, buf []byte, tcp bool) {
 }
 
 // checkCookie judges the query's cookie and readies the reply's. It returns the verdict on the query, which a wrong
-// server cookie changes only where nothing but a cookie was asked for (RFC 7873 section 5.4): to a question it is
-// answered as without one, since there is no load under which cookies alone would be worth a round trip.
+// server cookie changes only where nothing but a cookie was asked for (RFC 7873 section 5.4). A question is answered as
+// if it had none: a second round trip would only delay those who have moved, or ask another server of a fleet.
 func (r *Responder) checkCookie(verdict int) int {
 	result := r.q.cookie.answer(r.cookies, r.ldns, uint32(r.now.Unix()))
 	r.count.cookies[result].Add(1)
