@@ -39,6 +39,7 @@ type member struct {
 	forcedWhy string
 
 	health      [2]health
+	listed      map[string]string // the agent that last listed a virtual server that the member names
 	servers     serverCount
 	transitions uint64
 	selected    *Selections

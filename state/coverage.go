@@ -170,10 +170,22 @@ func (s *Store) cover(st *site, a *agentReport) {
 	var matched [2][]*virtualHealth
 	for _, c := range st.members {
 		matched[V4], matched[V6] = matched[V4][:0], matched[V6][:0]
+		var gone string // a virtual server that the member names and the same agent no longer lists
 		if names := c.m.cfg.VirtualServers; len(names) > 0 {
 			listed := true
 			for _, name := range names {
-				listed = listed && len(byName[name]) > 0
+				switch {
+				case len(byName[name]) > 0:
+					c.m.list(name, a.name)
+				case c.m.listed[name] == a.name:
+					gone = name
+					listed = false
+				default:
+					listed = false
+					if len(a.virtual) > 0 {
+						about.add("member %q of service %q names the virtual server %q, which the report does not list", c.m.cfg.Name, c.svc.cfg.Name, name)
+					}
+				}
 				for _, h := range byName[name] {
 					for f := range matched {
 						if c.m.named(h.vs, Family(f)) {
@@ -200,7 +212,7 @@ func (s *Store) cover(st *site, a *agentReport) {
 				}
 			}
 		}
-		c.m.cover(matched, c.svc.cfg.MinHealthy, a, st.agents)
+		c.m.cover(matched, gone, c.svc.cfg.MinHealthy, a, st.agents)
 		var lacking []Family
 		families := 0
 		for f := range matched {
@@ -264,8 +276,17 @@ func (m *member) listens(vs *VirtualServer) bool {
 		(m.cfg.Protocol == "" || vs.Protocol == "" || m.cfg.Protocol == vs.Protocol)
 }
 
-// cover takes in what the report says of the member: of each family, the virtual servers that match.
-func (m *member) cover(matched [2][]*virtualHealth, t Threshold, a *agentReport, agents map[string]*agentReport) {
+// list remembers which agent last listed a virtual server that the member names.
+func (m *member) list(name, agent string) {
+	if m.listed == nil {
+		m.listed = make(map[string]string, len(m.cfg.VirtualServers))
+	}
+	m.listed[name] = agent
+}
+
+// cover takes in what the report says of the member: of each family, the virtual servers that match. gone is one that
+// the member names and that the report no longer lists; "": none.
+func (m *member) cover(matched [2][]*virtualHealth, gone string, t Threshold, a *agentReport, agents map[string]*agentReport) {
 	servers := tally{}
 	speaks := false
 	for f, list := range matched {
@@ -286,6 +307,10 @@ func (m *member) cover(matched [2][]*virtualHealth, t Threshold, a *agentReport,
 			}
 		}
 		switch {
+		case spoke && up && gone != "":
+			// What is still listed is up; but the service needs the other one as well.
+			*r = reportSource{ever: true, agent: a.name, state: coverageUnlisted, up: true, why: fmt.Sprintf("virtual server %q is no longer in the report", gone)}
+			speaks = true
 		case spoke:
 			*r = reportSource{ever: true, agent: a.name, state: coverageSpeaks, up: up, why: why}
 			speaks = true

@@ -181,6 +181,8 @@ func (s *Store) lost(st *site, r *reportSource, now time.Time) (bool, string) {
 	switch {
 	case st.freshness == Dead:
 		return true, "report dead"
+	case r.state == coverageUnlisted && r.up && r.why != "":
+		return true, r.why
 	case r.state == coverageUnlisted:
 		return true, "no longer in the report"
 	case r.state == coverageSilent:

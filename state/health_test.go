@@ -571,3 +571,49 @@ func TestMovedMemberHasNoLatency(t *testing.T) {
 		}
 	})
 }
+
+// A member that names two virtual servers needs both: one that the report stops listing counts as on_dead says, also over
+// a restart, while a name that was never listed is only warned of, since it may be a slip of the pen.
+func TestNamedVirtualServerNoLongerListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := keptIn(t)
+		config := func(names ...string) *state.Config {
+			return two(func(c *state.Config) { c.Services[0].Members[0].VirtualServers = names })
+		}
+		report := func(r *rig, list ...state.VirtualServer) string {
+			return strings.Join(r.report(&state.Report{Site: "seoul", VirtualServers: list}).Warnings, "; ")
+		}
+		want := func(r *rig, isUp bool, why string) {
+			t.Helper()
+			r.settle()
+			if m := r.member("www.example.com", "seoul"); m.Up[state.V4] != isUp || !strings.Contains(m.Why[state.V4], why) {
+				t.Errorf("up = %v (%s), want %v (%s)", m.Up[state.V4], m.Why[state.V4], isUp, why)
+			}
+		}
+		web, api := vs("web", "10.0.0.1", 443, up), vs("api", "10.0.0.2", 443, up)
+		r := startIn(t, config("web", "api"), dir)
+		if w := report(r, web); !strings.Contains(w, `names the virtual server "api", which the report does not list`) {
+			t.Errorf("warnings %q do not tell of the name that is not there", w)
+		}
+		want(r, true, "report")
+		report(r, web, api)
+		want(r, true, "report")
+		report(r, web)
+		want(r, false, `virtual server "api" is no longer in the report`)
+		r.stop()
+
+		r = startIn(t, config("web", "api"), dir)
+		want(r, false, "api")
+		report(r, web)
+		want(r, false, `virtual server "api" is no longer in the report`)
+		report(r, web, api)
+		want(r, true, "report")
+		report(r, web, vs("api", "10.0.0.2", 443, down))
+		want(r, false, "0 of 1 servers up")
+		report(r, web)
+		want(r, false, "no longer")
+		r.s.Configure(config("web"))
+		report(r, web)
+		want(r, true, "report")
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"net/netip"
 	"os"
@@ -72,12 +73,15 @@ type fileService struct {
 }
 
 type fileMember struct {
-	Name      string         `json:"name"`
-	Site      string         `json:"site"`
-	Servers   int            `json:"servers,omitzero"`
-	ServersUp int            `json:"servers_up,omitzero"`
-	Counted   bool           `json:"counted,omitzero"` // a report told of servers
-	Health    [2]*fileHealth `json:"health"`           // by Family; null: the member lacks it
+	Name      string `json:"name"`
+	Site      string `json:"site"`
+	Servers   int    `json:"servers,omitzero"`
+	ServersUp int    `json:"servers_up,omitzero"`
+	Counted   bool   `json:"counted,omitzero"` // a report told of servers
+
+	// Listed says which agent last listed a virtual server that the member names.
+	Listed map[string]string `json:"listed,omitempty"`
+	Health [2]*fileHealth    `json:"health"` // by Family; null: the member lacks it
 }
 
 type fileHealth struct {
@@ -347,6 +351,7 @@ func (s *Store) capture(now time.Time) *fileState {
 			fm := fileMember{
 				Name: m.cfg.Name, Site: m.site.cfg.Name,
 				Counted: m.servers.known, Servers: m.servers.size, ServersUp: m.servers.up,
+				Listed: maps.Clone(m.listed),
 			}
 			for f := range m.health {
 				if m.has(Family(f)) {
@@ -436,6 +441,11 @@ func (s *Store) restore(f *fileState, now time.Time) {
 			}
 			if fm.Counted && fm.Servers >= 0 && fm.Servers <= math.MaxInt32 {
 				m.servers = serverCount{known: true, up: min(max(fm.ServersUp, 0), fm.Servers), size: fm.Servers}
+			}
+			for _, name := range m.cfg.VirtualServers {
+				if agent, ok := fm.Listed[name]; ok {
+					m.list(name, agent)
+				}
 			}
 			for fam, fh := range fm.Health {
 				if fh != nil && m.has(Family(fam)) {
