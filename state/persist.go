@@ -28,8 +28,10 @@ const (
 
 	// keepFor is how old a kept state may be to come first after a restart (design section 5).
 	keepFor = 10 * time.Minute
-	// saveEvery is how often a changed state is written, and saveAnyway how often an unchanged one is, so that it never
-	// looks older than it is. Round trips are written at the slower pace.
+	// A change is written within saveSoon, unless the last write was less than saveEvery ago: after a crash the first
+	// failure of a night must not be forgotten, and a night full of them must not wear out the disk. saveAnyway is how
+	// often an unchanged state is written, so that it never looks older than it is. Round trips are written at that pace.
+	saveSoon   = time.Second
 	saveEvery  = 10 * time.Second
 	saveAnyway = time.Minute
 	// maxFile bounds what is read at the start; the largest configuration that is tested writes a twentieth of it.
@@ -219,8 +221,8 @@ func (k *keeper) run(ctx context.Context) {
 	if k.s.dir == "" {
 		return
 	}
-	k.stateAt, k.rttAt = time.Now(), time.Now()
-	tick := time.NewTicker(saveEvery)
+	k.stateAt, k.rttAt = time.Now().Add(-saveEvery), time.Now()
+	tick := time.NewTicker(saveSoon)
 	defer tick.Stop()
 	for {
 		select {
@@ -229,6 +231,9 @@ func (k *keeper) run(ctx context.Context) {
 		case <-tick.C:
 		}
 		now := time.Now()
+		if now.Sub(k.stateAt) < saveEvery {
+			continue
+		}
 		k.note(k.save(now, now.Sub(k.stateAt) >= saveAnyway, now.Sub(k.rttAt) >= saveAnyway))
 	}
 }

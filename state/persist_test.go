@@ -279,7 +279,8 @@ func TestOldStateIsIgnored(t *testing.T) {
 	})
 }
 
-// A crash loses at most ten seconds, and a state that does not change does not grow old.
+// A crash loses at most a second of what follows a quiet time, ten of what follows a change, and a state that does not
+// change does not grow old.
 func TestStateIsSavedWhileRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := keptIn(t)
@@ -308,6 +309,14 @@ func TestStateIsSavedWhileRunning(t *testing.T) {
 		data, err := os.ReadFile(filepath.Join(dir, "state.json"))
 		if err != nil || !strings.Contains(string(data), "0 of 1 servers up") {
 			t.Fatalf("%v: %s", err, data)
+		}
+		time.Sleep(15 * time.Second)
+		r.report(says("seoul", down))
+		time.Sleep(1300 * time.Millisecond)
+		synctest.Wait()
+		data, err = os.ReadFile(filepath.Join(dir, "state.json"))
+		if n := strings.Count(string(data), `"measured_why":"virtual server`); err != nil || n != 2 {
+			t.Errorf("%v: after a quiet time %d members are written as down, want 2", err, n)
 		}
 		for range 4 {
 			time.Sleep(2 * time.Minute)

@@ -332,6 +332,9 @@ func (st *site) snapshot(index int) Site {
 		Overloaded: st.overloaded, OverloadedSince: st.overloadedSince, OverloadedWhy: st.overloadedWhy, Shed: st.shed,
 		RTTBlind: st.rttBlind, RTTBlindSince: st.rttBlindSince, Warnings: st.warnings,
 	}
+	if st.freshness == Dead {
+		out.Warnings = nil // of a report that no longer counts
+	}
 	if !fresh {
 		return out
 	}
