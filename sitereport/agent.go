@@ -31,7 +31,7 @@ const (
 	maxAnswer      = 4 << 20          // bytes read of an answer: 2,000 probe targets are 200 KB
 	maxKeptRTTs    = 20_000           // round trips kept until every gslbd has them; the oldest fall out
 	maxSentRTTs    = 10_000           // round trips in one report: about 1 MB of the 4 that a receiver reads
-	probeAgain     = 30 * time.Second // several gslbd name the same resolver at about the same time
+	probeAgain     = 5 * time.Second  // several gslbd name the same resolver at about the same time; below every refresh
 	maxRecent      = 100_000          // resolvers remembered for probeAgain
 	maxLogged      = 20               // warnings in one log line, and servers told of at once
 	maxConflicts   = 3                // reports refused as those of a former boot, before the agent takes another boot_id
@@ -268,8 +268,8 @@ func (a *Agent) read(ctx context.Context) *round {
 			if l.trouble.changed(now, err.Error()) {
 				a.log.Warn("reader failed", zap.Error(err))
 			}
-		} else if l.trouble.changed(now, "") {
-			a.log.Info("reader works again", zap.Int("reader", i))
+		} else if was := l.trouble.text; l.trouble.changed(now, "") {
+			a.log.Info("reader works again", zap.String("was", was))
 		}
 		if text := strings.Join(readings[i].Warnings, "; "); l.warnings.changed(now, text) && text != "" {
 			a.log.Warn("reader warns", zap.Strings("warnings", readings[i].Warnings[:min(len(readings[i].Warnings), maxLogged)]))

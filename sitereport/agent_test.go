@@ -413,7 +413,8 @@ func TestAgentUnreadableRTTs(t *testing.T) {
 	})
 }
 
-// TestAgentProbes queues what all gslbd ask for, but no resolver twice within 30 s.
+// TestAgentProbes queues what all gslbd ask for, but no resolver twice within 5 s: the two ask in every answer, and
+// one probe serves both. A refresh of 10 s must be kept.
 func TestAgentProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asks := func(context.Context, int, *sitereport.Report) (int, string, error) {
@@ -435,7 +436,11 @@ func TestAgentProbes(t *testing.T) {
 				return true
 			},
 		}, 55*time.Second, nil)
-		if d := cmp.Diff([]string{"0 192.0.2.53 [icmp dns]", "3 192.0.2.53 [icmp dns]"}, queued); d != "" {
+		var want []string
+		for i := range 11 { // reports
+			want = append(want, fmt.Sprintf("%d 192.0.2.53 [icmp dns]", (i*5+1)/10))
+		}
+		if d := cmp.Diff(want, queued); d != "" {
 			t.Error(d)
 		}
 		if logs.FilterMessageSnippet("probe queue full").Len() == 0 {

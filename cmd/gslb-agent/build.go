@@ -73,7 +73,7 @@ func load(path string) (*parts, error) {
 		p.prober, err = probes.NewProber(probes.ProberOptions{
 			Methods: c.RTT.Methods,
 			Count:   packetsPerProbe,
-			Rate:    min(c.RTT.Rate*packetsPerProbe, 10_000),
+			Rate:    c.RTT.Rate * packetsPerProbe,
 			Result:  func(r probes.RTT) { p.agent.RTT(r) },
 			Log:     p.log,
 		})
