@@ -113,7 +113,7 @@ func checkReply(t *testing.T, query, reply []byte, tcp bool) {
 }
 
 // TestMillionMutations sends a million packets, mutated by chance from a corpus, to Responders with and without rate
-// limiting: none panics, answers a response, exceeds a size or allocates; and afterwards both answer as before.
+// limiting and cookies: none panics, answers a response, exceeds a size or allocates; and afterwards both answer as before.
 func TestMillionMutations(t *testing.T) {
 	packets := 1_000_000
 	if testing.Short() || raceEnabled {
@@ -124,15 +124,17 @@ func TestMillionMutations(t *testing.T) {
 	opts := dns.Options{ECS: true, NSID: "n1", Version: "v1"}
 	limited := opts
 	limited.RateLimit = dns.RateLimitOptions{ResponsesPerSecond: 20, Slip: 2}
-	responders := []*dns.Responder{w.responder(t, opts), w.responder(t, limited)}
+	cookies := limited
+	cookies.Cookies.Enabled = true
+	responders := []*dns.Responder{w.responder(t, opts), w.responder(t, limited), w.responder(t, cookies)}
 
 	wires := wireCorpus(t)
 	buf, packet := make([]byte, 65535), make([]byte, 4096)
 	now := base
 	answers := func() (all [][]byte) {
 		for _, wire := range wires {
-			now = now.Add(10 * time.Second) // below every rate
-			for _, r := range responders {
+			now = now.Add(10 * time.Second)    // below every rate
+			for _, r := range responders[:2] { // cookies change with time
 				r.Refresh(now)
 				for _, tcp := range []bool{false, true} {
 					all = append(all, bytes.Clone(buf[:r.Respond(wire, buf, local, remote, tcp)]))
@@ -148,9 +150,9 @@ func TestMillionMutations(t *testing.T) {
 	one := func(i int, unpack bool) (replied bool) {
 		wire := wires[rng.IntN(len(wires))]
 		n := mutate(rng, packet, copy(packet, wire), wires)
-		r, tcp := responders[i%2], i%5 == 0
+		r, tcp := responders[i%3], i%5 == 0
 		from := netip.AddrFrom4([4]byte{192, 0, byte(rng.IntN(8)), byte(i)})
-		if i%1000 < 2 {
+		if i%1000 < 3 {
 			now = now.Add(50 * time.Millisecond)
 			r.Refresh(now)
 		}
