@@ -227,7 +227,7 @@ func (s *limitSet) find(key uint64, now int64) *limitEntry {
 	if old := least.key.Load(); least.key.CompareAndSwap(old, key) {
 		least.state.Store(uint64(now) << 8)
 	}
-	return least // where another worker was faster, two share the entry until either is replaced
+	return least // where another worker was faster, this one reply counts against another budget
 }
 
 // A prefixSet is prefixes of which none lies within another, in order.
