@@ -51,13 +51,15 @@ type Cookies struct {
 	Secrets []Secret `mapstructure:"-"`
 }
 
-// RateLimit is the section dns.rate_limit. This version does not limit rates: the rest is read and has no effect.
+// RateLimit is the section dns.rate_limit: how fast UDP responses go to one client network (IPv4 /24, IPv6 /56),
+// separately for each name, and for all that does not exist in a zone. A reload changes all of it.
 type RateLimit struct {
-	// ResponsesPerSecond must be 0: off.
-	ResponsesPerSecond int `mapstructure:"responses_per_second" default:"0" min:"0" later:"true"`
-	// Slip answers every so manieth limited query truncated. 0 to 10, default 2.
+	// ResponsesPerSecond is the rate, and how many a network that was quiet gets at once. 0 to 100000, default 0: off.
+	ResponsesPerSecond int `mapstructure:"responses_per_second" default:"0" min:"0" max:"100000"`
+	// Slip sends every so manieth limited response truncated, so that a real client asks again over TCP; 0 sends none,
+	// 1 all. 0 to 10, default 2.
 	Slip int `mapstructure:"slip" default:"2" min:"0" max:"10"`
-	// Exempt are prefixes that are never limited. Default: none.
+	// Exempt are client networks that are never limited. Default: none, at most 10000.
 	Exempt []netip.Prefix `mapstructure:"exempt" size:"10000"`
 	// LogOnly counts and logs in place of limiting. Default false.
 	LogOnly bool `mapstructure:"log_only" default:"false"`

@@ -44,6 +44,7 @@ type Responder struct {
 	log        *zap.Logger
 	count      *counters
 	duration   prometheus.Histogram // nil: not measured
+	limiter    *limiter
 
 	answered uint64 // queries, for the choice of those measured
 
@@ -55,6 +56,8 @@ type Responder struct {
 	snap    *state.Snapshot
 	tables  *Tables
 	cookies *cookieSecrets // nil: there are no cookies
+	limits  *limitRules    // nil: rates are not limited
+	tick    int64          // now, for them
 
 	// Of the query.
 	q       query
@@ -66,6 +69,9 @@ type Responder struct {
 	rand    *rand.PCG
 
 	cookieValid bool // the query brought a server cookie of ours: its source address is no forgery
+	limiting    bool // the reply is still to be counted against the client network's rate
+	limited     limitAction
+	limitKey    [1 + 16 + maxName]byte
 
 	// Of the reply.
 	buf        []byte
@@ -92,12 +98,15 @@ func (r *Responder) Refresh(now time.Time) {
 	if r.snap != nil {
 		r.tables, _ = r.snap.Zones.(*Tables)
 	}
+	if r.limits = r.limiter.rules.Load(); r.limits != nil {
+		r.tick = r.limiter.ticks(now)
+	}
 }
 
 // release ends a batch. One that waits for the next must not keep a snapshot from being freed, since the zones and geo
 // databases go with it: of many sockets and slots that are seldom used, each could keep those of another reload.
 func (r *Responder) release() {
-	r.snap, r.tables, r.policy.Snapshot = nil, nil, nil
+	r.snap, r.tables, r.policy.Snapshot, r.limits = nil, nil, nil, nil
 }
 
 // Respond answers query, which came from remote to local, into buf and returns the size of the reply; 0 means that
@@ -129,12 +138,23 @@ func (r *Responder) respond(query, buf []byte, local, remote netip.AddrPort, tcp
 	if r.cookieValid = false; r.q.cookie.present {
 		verdict = r.checkCookie(verdict)
 	}
+	r.limiting, r.limited = r.rateCounts(tcp), limitPass
 	switch {
 	case verdict != dns.RcodeSuccess:
 		r.rcode = verdict
 		r.echoECS = false
 	case r.q.end > 0:
 		r.resolve()
+	}
+	if r.limiting {
+		r.overRate(limitOther, nil)
+	}
+	switch r.limited {
+	case limitDrop:
+		return 0
+	case limitSlip:
+		// An error is as short as can be already, and would be the same over TCP.
+		r.tc = r.rcode == dns.RcodeSuccess && r.q.end > 0
 	}
 	n := r.finish()
 	r.count.add(tcp, r.q.qtype, r.rcode, r.tc)
@@ -280,6 +300,9 @@ func (r *Responder) chase(z *zone, nm *name) {
 	r.aa = true
 	for step := range maxChain {
 		n, labels, how := z.walk(nm, qtype == dns.TypeDS)
+		if step == 0 && r.limiting && r.walkedOverRate(z, n, labels, how) {
+			return
+		}
 		switch how {
 		case atCut:
 			// AA speaks of the name that was asked for, which the chain's first record answers.

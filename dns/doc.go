@@ -14,6 +14,7 @@
 // once; its Collect and SetCookies may be called at any time.
 //
 // Failure. A datagram that cannot be sent costs only itself. A TCP client that is slow, silent or greedy is bounded by
-// the idle timeout and by the limits on connections, and cannot hold up another one. Nothing that a query can contain
-// makes a Responder panic or allocate. The package needs Linux (recvmmsg, sendmmsg, SO_REUSEPORT).
+// the idle timeout and by the limits on connections, and cannot hold up another one. A client network above its rate gets
+// truncated replies or none, over UDP. Nothing that a query can contain makes a Responder panic or allocate. The package
+// needs Linux (recvmmsg, sendmmsg, SO_REUSEPORT).
 package dns

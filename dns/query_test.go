@@ -3,6 +3,8 @@ package dns_test
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -228,18 +230,27 @@ var hotTime = time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 // TestAllocs asserts that nothing between the bytes of a query and those of its reply allocates.
 func TestAllocs(t *testing.T) {
 	w := serviceWorld(t)
-	r := w.responder(t, dns.Options{ECS: true, NSID: "n1", Cookies: dns.CookieOptions{Enabled: true, Secrets: make([][16]byte, dns.MaxCookieSecrets)}})
+	opts := dns.Options{ECS: true, NSID: "n1", Cookies: dns.CookieOptions{Enabled: true, Secrets: make([][16]byte, dns.MaxCookieSecrets)}}
 	buf := make([]byte, 4096)
-	for name, wire := range hotQueries(t) {
-		for _, tcp := range []bool{false, true} {
-			r.Respond(wire, buf, local, remote, tcp) // the policy's scratch grows once; the empty set is logged once
-			if n := testing.AllocsPerRun(200, func() {
-				r.Refresh(hotTime)
-				if r.Respond(wire, buf, local, remote, tcp) == 0 {
-					t.Fatal("no reply")
+	for mode, limit := range map[string]dns.RateLimitOptions{
+		"unlimited":      {},
+		"below the rate": {ResponsesPerSecond: 100_000},
+		"above it":       {ResponsesPerSecond: 1, Exempt: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}},
+		"slipping":       {ResponsesPerSecond: 1, Slip: 1},
+	} {
+		opts.RateLimit = limit
+		r := w.responder(t, opts)
+		for name, wire := range hotQueries(t) {
+			for _, tcp := range []bool{false, true} {
+				r.Respond(wire, buf, local, remote, tcp) // the policy's scratch grows once; the empty set is logged once
+				if n := testing.AllocsPerRun(200, func() {
+					r.Refresh(hotTime)
+					if r.Respond(wire, buf, local, remote, tcp) == 0 && mode != "above it" {
+						t.Fatal("no reply")
+					}
+				}); n != 0 {
+					t.Errorf("%s (tcp %v), %s: %v allocations", name, tcp, mode, n)
 				}
-			}); n != 0 {
-				t.Errorf("%s (tcp %v): %v allocations", name, tcp, n)
 			}
 		}
 	}
@@ -255,6 +266,9 @@ func FuzzAnswer(f *testing.F) {
 	}
 	for _, name := range []string{"x.dn.gslb.test.", "sub.gslb.test.", "version.bind."} {
 		f.Add(pack(f, question(name, "TXT", edns(512, raw(3)))), false)
+	}
+	for _, wire := range wireCorpus(f) {
+		f.Add(wire, false)
 	}
 	for _, options := range []string{
 		"\x00\x0a\x00\x07cookie!",
@@ -332,15 +346,38 @@ func FuzzAnswer(f *testing.F) {
 // BenchmarkRespond measures the path from bytes to bytes.
 func BenchmarkRespond(b *testing.B) {
 	w := serviceWorld(b)
-	buf := make([]byte, 4096)
 	for _, name := range []string{"service A", "service A with ECS", "static", "NXDOMAIN", "cookie"} {
-		wire := hotQueries(b)[name]
 		b.Run(strings.ReplaceAll(name, " ", "_"), func(b *testing.B) {
-			r := w.responder(b, dns.Options{ECS: true, Cookies: dns.CookieOptions{Enabled: true}})
-			b.ReportAllocs()
-			for b.Loop() {
-				r.Respond(wire, buf, local, remote, false)
-			}
+			benchmarkRespond(b, w.responder(b, dns.Options{ECS: true, Cookies: dns.CookieOptions{Enabled: true}}), hotQueries(b)[name], 1)
 		})
+	}
+}
+
+// BenchmarkRateLimit measures what it costs to count replies against rates: below the rate and above it, with queries from
+// few client networks and from so many that each finds its entry of the table in no cache.
+func BenchmarkRateLimit(b *testing.B) {
+	w := serviceWorld(b)
+	for name, rate := range map[string]int{"off": 0, "below": 100_000, "above": 1} {
+		for _, networks := range []uint32{64, 65536} {
+			b.Run(fmt.Sprintf("%s/%d", name, networks), func(b *testing.B) {
+				r := w.responder(b, dns.Options{RateLimit: dns.RateLimitOptions{ResponsesPerSecond: rate}})
+				benchmarkRespond(b, r, hotQueries(b)["service A"], networks)
+			})
+		}
+	}
+}
+
+// benchmarkRespond asks from so many networks in turn, a power of two.
+func benchmarkRespond(b *testing.B, r *dns.Responder, wire []byte, networks uint32) {
+	buf := make([]byte, 4096)
+	b.ReportAllocs()
+	i := uint32(0)
+	for b.Loop() {
+		i += 40503 // odd: all are visited, in no order that caches like
+		if i%32 == 0 {
+			r.Refresh(time.Now())
+		}
+		n := i % networks
+		r.Respond(wire, buf, local, netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, byte(n >> 8), byte(n), 7}), 4242), false)
 	}
 }

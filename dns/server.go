@@ -44,6 +44,7 @@ type Options struct {
 	ECS           bool     // client subnets are looked at, in the zones that have it on too (RFC 7871)
 	MaxUDPPayload int      // octets, 512 to 4096; 0: 1232
 	Cookies       CookieOptions
+	RateLimit     RateLimitOptions
 	TCP           TCPOptions
 	DrainTime     time.Duration // the longest that Run goes on, after its context is done, for what has been received; 0: 5s
 	Version       string        // what version.bind answers; empty: it is refused
@@ -95,7 +96,7 @@ func (o Options) withDefaults() (Options, error) {
 	case o.TCP.IdleTimeout < 0 || o.TCP.MaxConnections < 0 || o.TCP.MaxConnectionsPerClient < 0 || o.DrainTime < 0:
 		return o, errors.New("dns: a limit cannot be negative")
 	}
-	return o, nil
+	return o, o.RateLimit.check()
 }
 
 // NewResponder returns a Responder that needs no Server. The caller must Refresh it before the first query.
@@ -106,10 +107,11 @@ func NewResponder(opts Options) (*Responder, error) {
 	}
 	secrets := new(atomic.Pointer[cookieSecrets])
 	secrets.Store(newCookieSecrets(opts.Cookies, randomSecret()))
-	return newResponder(opts, secrets, 0), nil
+	l := newLimiter(opts.Log)
+	return newResponder(opts, secrets, l, 0), l.set(opts.RateLimit)
 }
 
-func newResponder(opts Options, secrets *atomic.Pointer[cookieSecrets], shard int) *Responder {
+func newResponder(opts Options, secrets *atomic.Pointer[cookieSecrets], l *limiter, shard int) *Responder {
 	return &Responder{
 		store:      opts.Store,
 		ecs:        opts.ECS,
@@ -122,6 +124,7 @@ func newResponder(opts Options, secrets *atomic.Pointer[cookieSecrets], shard in
 		queryLog:   opts.QueryLog,
 		log:        opts.Log,
 		count:      &counters{},
+		limiter:    l,
 		rand:       rand.NewPCG(rand.Uint64(), rand.Uint64()),
 	}
 }
@@ -130,6 +133,7 @@ func newResponder(opts Options, secrets *atomic.Pointer[cookieSecrets], shard in
 type Server struct {
 	opts       Options
 	telemetry  *telemetry
+	limiter    *limiter
 	responders []*Responder // fixed by Bind, read by Collect
 	ownSecret  [16]byte     // of cookies, where none is given
 
@@ -150,8 +154,11 @@ func New(opts Options) (*Server, error) {
 	if len(opts.Listen) == 0 {
 		return nil, errors.New("dns: listen: no address is given")
 	}
-	s := &Server{opts: opts, telemetry: newTelemetry(), ownSecret: randomSecret()}
+	s := &Server{opts: opts, telemetry: newTelemetry(), ownSecret: randomSecret(), limiter: newLimiter(opts.Log)}
 	s.secrets.Store(newCookieSecrets(opts.Cookies, s.ownSecret))
+	if err := s.limiter.set(opts.RateLimit); err != nil {
+		return nil, err
+	}
 	for i := range opts.Workers {
 		s.newResponder(i)
 	}
@@ -160,7 +167,7 @@ func New(opts Options) (*Server, error) {
 }
 
 func (s *Server) newResponder(shard int) *Responder {
-	r := newResponder(s.opts, &s.secrets, shard)
+	r := newResponder(s.opts, &s.secrets, s.limiter, shard)
 	r.duration = s.telemetry.duration
 	s.responders = append(s.responders, r)
 	return r
@@ -308,6 +315,10 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, w := range s.workers {
 		group.Go(func() error { return w.run(ctx) })
 	}
+	group.Go(func() error {
+		s.limiter.watch(ctx)
+		return nil
+	})
 	var accepting, conns sync.WaitGroup
 	for _, ln := range s.listeners {
 		accepting.Add(1)

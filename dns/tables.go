@@ -61,6 +61,7 @@ type node struct {
 	dname   *rrset
 	ns      *rrset // the delegation, at a cut; nil at the apex
 	wild    *node  // the child "*"
+	star    bool   // it is one
 	service *service
 }
 
@@ -279,7 +280,7 @@ func (zb *zoneBuilder) node(owner string) *node {
 	if n := zb.nodes[owner]; n != nil {
 		return n
 	}
-	n := &node{}
+	n := &node{star: isWildcard(owner)}
 	zb.nodes[owner] = n
 	up := zb.node(parentOf(owner))
 	if isWildcard(owner) {

@@ -47,7 +47,8 @@ type counters struct {
 	truncated atomic.Uint64
 	dropped   [dropReasons]atomic.Uint64
 	cookies   [cookieVerdicts]atomic.Uint64
-	_         [64]byte // keeps the next Responder's apart
+	limited   [limitActions]atomic.Uint64 // by limitAction
+	_         [64]byte                    // keeps the next Responder's apart
 }
 
 // typeIndexes and rcodeIndexes say where a type or rcode is counted.
@@ -110,6 +111,7 @@ type telemetry struct {
 	cookies     *prometheus.Desc
 	connections *prometheus.Desc
 	shed        *prometheus.Desc
+	limited     *prometheus.Desc
 	duration    prometheus.Histogram
 }
 
@@ -121,6 +123,7 @@ func newTelemetry() *telemetry {
 		cookies:     prometheus.NewDesc("gslbd_cookies_total", "Queries with a DNS cookie: without a server cookie yet, with a valid one, with another.", []string{"result"}, nil),
 		connections: prometheus.NewDesc("gslbd_tcp_connections", "TCP connections that are open.", nil, nil),
 		shed:        prometheus.NewDesc("gslbd_tcp_connections_shed_total", "TCP connections that were closed to make room for another one.", nil, nil),
+		limited:     prometheus.NewDesc("gslbd_rate_limited_total", "Replies above a client network's rate, by what became of them.", []string{"action"}, nil),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "gslbd_query_duration_seconds",
 			Help:    "Time from a query's bytes to its reply's bytes, without the sockets; one query in 1,024 is measured.",
@@ -132,7 +135,7 @@ func newTelemetry() *telemetry {
 // Describe implements prometheus.Collector.
 func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 	t := s.telemetry
-	for _, d := range []*prometheus.Desc{t.queries, t.truncated, t.dropped, t.cookies, t.connections, t.shed} {
+	for _, d := range []*prometheus.Desc{t.queries, t.truncated, t.dropped, t.cookies, t.connections, t.shed, t.limited} {
 		ch <- d
 	}
 	t.duration.Describe(ch)
@@ -157,6 +160,7 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	truncated := uint64(0)
 	var dropped [dropReasons]uint64
 	var cookies [cookieVerdicts]uint64
+	var limited [limitActions]uint64
 	for _, r := range s.responders {
 		truncated += r.count.truncated.Load()
 		for i := range dropped {
@@ -165,6 +169,9 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 		for i := range cookies {
 			cookies[i] += r.count.cookies[i].Load()
 		}
+		for i := range limited {
+			limited[i] += r.count.limited[i].Load()
+		}
 	}
 	ch <- prometheus.MustNewConstMetric(t.truncated, prometheus.CounterValue, float64(truncated))
 	for i, n := range dropped {
@@ -172,6 +179,9 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	}
 	for i, n := range cookies {
 		ch <- prometheus.MustNewConstMetric(t.cookies, prometheus.CounterValue, float64(n), cookieNames[i])
+	}
+	for i, n := range limited[limitPass+1:] {
+		ch <- prometheus.MustNewConstMetric(t.limited, prometheus.CounterValue, float64(n), limitActionNames[int(limitPass)+1+i])
 	}
 	ch <- prometheus.MustNewConstMetric(t.connections, prometheus.GaugeValue, float64(s.tcp.open()))
 	ch <- prometheus.MustNewConstMetric(t.shed, prometheus.CounterValue, float64(s.tcp.shed.Load()))

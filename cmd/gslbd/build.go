@@ -84,7 +84,7 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 		TCP: dns.TCPOptions{
 			IdleTimeout: c.DNS.TCP.IdleTimeout, MaxConnections: c.DNS.TCP.MaxConnections, MaxConnectionsPerClient: c.DNS.TCP.MaxConnectionsPerClient,
 		},
-		QueryLog: c.Log.Queries, Workers: workers, Store: s.store, Log: s.log,
+		RateLimit: rateLimit(c), QueryLog: c.Log.Queries, Workers: workers, Store: s.store, Log: s.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("gslbd: %w", err)

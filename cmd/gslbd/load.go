@@ -118,6 +118,11 @@ func cookieOptions(c config.Cookies) dns.CookieOptions {
 	return o
 }
 
+func rateLimit(c *config.Config) dns.RateLimitOptions {
+	r := c.DNS.RateLimit
+	return dns.RateLimitOptions{ResponsesPerSecond: r.ResponsesPerSecond, Slip: r.Slip, Exempt: r.Exempt, LogOnly: r.LogOnly}
+}
+
 func serviceOptions(c *config.Config) []dns.ServiceOptions {
 	services := make([]dns.ServiceOptions, len(c.Services))
 	for i, s := range c.Services {

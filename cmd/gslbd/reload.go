@@ -11,6 +11,9 @@ func (s *server) reload() ([]string, error) {
 	if err == nil {
 		err = s.geo.Set(withPrevious(g.geo, db))
 	}
+	if err == nil {
+		err = s.dns.SetRateLimit(rateLimit(g.config))
+	}
 	if err != nil {
 		s.reloads.WithLabelValues("failure").Inc()
 		s.log.Error("reload refused, the running configuration stays", zap.Error(err))
