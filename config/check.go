@@ -54,7 +54,9 @@ func (d *decoder) unique(seen map[string]string, name, path string) {
 		return
 	}
 	if first, twice := seen[name]; twice {
+		before := d.failed[path]
 		d.fail(path, "%q is already %s", name, first)
+		d.failed[path] = before // the name is known: references to it can be judged
 		return
 	}
 	seen[name] = path
@@ -198,8 +200,7 @@ func (k *checker) siteExists(name, path string) {
 func (k *checker) geo() {
 	g := &k.c.Geo
 	for i := range g.Databases {
-		g.Databases[i] = k.resolve(g.Databases[i])
-		k.checkFile(g.Databases[i], at("geo.databases", i))
+		g.Databases[i] = k.resolve(g.Databases[i]) // whoever opens it knows whether it can do without
 	}
 	seen := map[string]string{}
 	for i := range g.Overrides {

@@ -44,16 +44,37 @@ func LoadAgent(path string) (*Agent, []string, error) {
 	return loadAgent(path, data, os.Environ())
 }
 
+// Files returns the zones and the geo databases that the configuration at path names, as far as they can be read, for a
+// configuration that Load refuses: whoever mends it wants to hear what is wrong with those as well. It reads the file
+// again, and so only a regular one.
+func Files(path string) (zones []Zone, databases []string) {
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return nil, nil
+	}
+	data, err := read(path)
+	if err != nil {
+		return nil, nil
+	}
+	c, _ := decodeConfig(path, data, os.Environ())
+	return c.Zones, c.Geo.Databases
+}
+
 func load(path string, data []byte, environ []string) (*Config, []string, error) {
+	c, d := decodeConfig(path, data, environ)
+	if err := d.err(); err != nil {
+		return nil, d.warnings, err
+	}
+	return c, d.warnings, nil
+}
+
+// decodeConfig returns what could be read of the configuration, and the decoder that has its faults.
+func decodeConfig(path string, data []byte, environ []string) (*Config, *decoder) {
 	var c Config
 	d := newDecoder(path, reflect.TypeFor[Config]())
 	if d.decode(data, environ, "GSLBD_", &c) {
 		(&checker{decoder: d, c: &c}).check()
 	}
-	if err := d.err(); err != nil {
-		return nil, d.warnings, err
-	}
-	return &c, d.warnings, nil
+	return &c, d
 }
 
 func loadAgent(path string, data []byte, environ []string) (*Agent, []string, error) {

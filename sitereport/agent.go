@@ -28,14 +28,14 @@ const (
 	minInterval = time.Second // bounds of what an answer may order
 	maxInterval = time.Minute
 
-	maxAnswer      = 4 << 20          // bytes read of an answer: 2,000 probe targets are 200 KB
-	maxKeptRTTs    = 20_000           // round trips kept until every gslbd has them; the oldest fall out
-	maxSentRTTs    = 10_000           // round trips in one report: about 1 MB of the 4 that a receiver reads
-	probeAgain     = 5 * time.Second  // several gslbd name the same resolver at about the same time; below every refresh
-	maxRecent      = 100_000          // resolvers remembered for probeAgain
-	maxLogged      = 20               // warnings in one log line, and servers told of at once
-	maxConflicts   = 3                // reports refused as those of a former boot, before the agent takes another boot_id
-	repeatLogEvery = time.Minute      // a text that is another one each time is logged at most this often
+	maxAnswer      = 4 << 20         // bytes read of an answer: 2,000 probe targets are 200 KB
+	maxKeptRTTs    = 20_000          // round trips kept until every gslbd has them; the oldest fall out
+	maxSentRTTs    = 10_000          // round trips in one report: about 1 MB of the 4 that a receiver reads
+	probeAgain     = 5 * time.Second // several gslbd name the same resolver at about the same time; below every refresh
+	maxRecent      = 100_000         // resolvers remembered for probeAgain
+	maxLogged      = 20              // warnings in one log line, and servers told of at once
+	maxConflicts   = 3               // reports refused as those of a former boot, before the agent takes another boot_id
+	repeatLogEvery = time.Minute     // a text that is another one each time is logged at most this often
 )
 
 // AgentOptions configure an Agent.

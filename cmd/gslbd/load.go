@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"gslbd/config"
@@ -30,7 +31,7 @@ type generation struct {
 func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
 	c, warnings, err := config.Load(path)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, errors.Join(err, checkFiles(path))
 	}
 	g := &generation{config: c, warnings: warnings, geo: geoOptions(c), checks: checks(c), receiver: receiverConfig(c)}
 	var errs []error
@@ -63,6 +64,28 @@ func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
 	}
 	g.state = stateConfig(c, chains, tables)
 	return g, db, nil
+}
+
+// checkFiles says what is wrong with the zone files and databases of a configuration that has faults itself, as far as it
+// is known which they are, so that the operator need not mend one before hearing of the other.
+func checkFiles(path string) error {
+	zones, databases := config.Files(path)
+	var errs []error
+	usable, names := true, map[string]bool{}
+	for _, z := range zones {
+		_, err := os.Stat(z.File)
+		usable = usable && z.Name != "" && !names[z.Name] && err == nil
+		names[z.Name] = true
+	}
+	if usable {
+		if _, err := dns.Build(zoneOptions(&config.Config{Zones: zones}), nil); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", path, err))
+		}
+	}
+	if _, err := geo.Open(geo.Options{Databases: databases}); err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", path, err))
+	}
+	return errors.Join(errs...)
 }
 
 func usesDistance(p *config.Policy) bool {

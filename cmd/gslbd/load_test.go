@@ -120,13 +120,26 @@ func TestLoadSaysAllThatIsWrong(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, _, err := load(filepath.Join(dir, "gslbd.yaml"), nil)
-	if err == nil {
-		t.Fatal("no error")
-	}
-	for _, want := range []string{"bad.zone", "bad.mmdb"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("the error does not name %s: %v", want, err)
+	path := filepath.Join(dir, "gslbd.yaml")
+	says := func(all ...string) {
+		t.Helper()
+		_, _, err := load(path, nil)
+		if err == nil {
+			t.Fatal("no error")
+		}
+		for _, want := range all {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("the error does not name %s: %v", want, err)
+			}
 		}
 	}
+	says("bad.zone", "bad.mmdb")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(strings.Replace(string(text), "site: a,", "site: seol,", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	says(`unknown site "seol"`, "bad.zone", "bad.mmdb")
 }
