@@ -292,10 +292,31 @@ func (s *zoneSource) push(abs string) error {
 
 // Open implements fs.FS for the parser, which strips the first slash of the path.
 func (s *zoneSource) Open(path string) (fs.File, error) {
-	if err := s.push("/" + path); err != nil {
+	file, err := s.confine("/" + path)
+	if err == nil {
+		err = s.push(file)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return s.top(), nil
+}
+
+// confine returns the file that path leads to. It must lie in the directory of the zone's file or below, wherever
+// symbolic links lead, so that who may write a zone cannot have the server read, and quote in its errors, other files.
+func (s *zoneSource) confine(path string) (string, error) {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(s.abs))
+	if err != nil {
+		return "", err
+	}
+	file, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", err
+	}
+	if rel, err := filepath.Rel(dir, file); err != nil || !filepath.IsLocal(rel) {
+		return "", &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("$INCLUDE may not leave the directory of the zone's file, %s", dir)}
+	}
+	return path, nil
 }
 
 func (s *zoneSource) top() *zoneReader { return s.open[len(s.open)-1] }
