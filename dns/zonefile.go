@@ -65,7 +65,7 @@ func parseZoneFile(file, apex string) *parsedZone {
 	zp := dns.NewZoneParser(src.top(), dns.Fqdn(showName(apex)), abs)
 	zp.SetIncludeAllowed(true)
 	zp.SetIncludeFS(src)
-	seen := map[string]bool{}
+	seen := map[string]uint32{} // where in p.records, from 1
 	for {
 		src.mark()
 		rr, ok := zp.Next()
@@ -92,10 +92,14 @@ func parseZoneFile(file, apex string) *parsedZone {
 			p.fail(rec.where, "%s", why)
 			continue
 		}
-		if key := canonical(&rec); !seen[key] { // RFC 2181 section 5: a set holds each record once
-			seen[key] = true
-			p.records = append(p.records, rec)
+		key := canonical(&rec)
+		if i := seen[key]; i > 0 { // RFC 2181 section 5: a set holds each record once, and has one TTL
+			first := p.records[i-1].Header()
+			first.Ttl = min(first.Ttl, rr.Header().Ttl)
+			continue
 		}
+		p.records = append(p.records, rec)
+		seen[key] = uint32(len(p.records))
 	}
 	return p
 }
