@@ -537,14 +537,7 @@ func (b *builder) place(svc *service, path, name string) {
 
 // hasHints reports whether an HTTPS or SVCB record carries addresses (RFC 9460 section 7.3).
 func hasHints(rr dns.RR) bool {
-	var values []dns.SVCBKeyValue
-	switch rr := rr.(type) {
-	case *dns.HTTPS:
-		values = rr.Value
-	case *dns.SVCB:
-		values = rr.Value
-	}
-	return slices.ContainsFunc(values, func(v dns.SVCBKeyValue) bool {
+	return slices.ContainsFunc(svcParams(rr), func(v dns.SVCBKeyValue) bool {
 		return v.Key() == dns.SVCB_IPV4HINT || v.Key() == dns.SVCB_IPV6HINT
 	})
 }

@@ -88,6 +88,9 @@ func parseZoneFile(file, apex string) *parsedZone {
 		if why == "" && strings.Contains(src.text(), `\#`) {
 			why = checkGeneric(rr)
 		}
+		if why == "" {
+			why = checkSVCB(rr)
+		}
 		if why != "" {
 			p.fail(rec.where, "%s", why)
 			continue
@@ -191,6 +194,9 @@ func explainParseError(err error, text string) string {
 	}
 	if i := strings.LastIndex(msg, " at line: "); i >= 0 {
 		msg = msg[:i]
+	}
+	if key, ok := strings.CutPrefix(msg, ": "); ok {
+		return "the parameter " + key + " cannot be read" // of an HTTPS or SVCB record: the parser says no more
 	}
 	fields := strings.Fields(strings.NewReplacer("(", " ", ")", " ").Replace(firstRecord(text)))
 	at := slices.IndexFunc(fields, func(f string) bool { return strings.EqualFold(f, "SOA") })
