@@ -554,8 +554,8 @@ func (b *oracleBuilder) shrink(o *oracle, name string, qtype uint16) *oracle {
 // TestOracle compares on random worlds. The seed is fixed; a reproduction that is as small as can be is printed.
 func TestOracle(t *testing.T) {
 	worlds, queries := 250, 200
-	if testing.Short() {
-		worlds = 40
+	if testing.Short() || raceEnabled {
+		worlds = 60
 	}
 	dir := t.TempDir()
 	b := &oracleBuilder{t: t, files: []string{filepath.Join(dir, "0.zone"), filepath.Join(dir, "1.zone")}, buf: make([]byte, 65535)}
