@@ -38,6 +38,9 @@ type Options struct {
 	// whether the name's zone uses ECS.
 	Find func(s *state.Snapshot, name string) (service *state.Service, ecs, ok bool)
 
+	// Zones lists the DNS zones in force. Nil: there are none.
+	Zones func(s *state.Snapshot) []Zone
+
 	// Reload loads the configuration again. With an error the one in force stays.
 	Reload func() (warnings []string, err error)
 

@@ -686,3 +686,21 @@ func TestTelemetryWithoutServices(t *testing.T) {
 		t.Error("the same collector twice is accepted")
 	}
 }
+
+func TestStatusZones(t *testing.T) {
+	want := []admin.Zone{{Name: "gslb.example.com", Serial: 2026010101, Records: 12, ECS: true}, {Name: "plain.example.com", Serial: 1, Records: 3}}
+	in(t, func(o *admin.Options, _ *state.Config) {
+		o.Zones = func(*state.Snapshot) []admin.Zone { return want }
+	}, func(t *testing.T, h *house) {
+		var st admin.Status
+		h.get("/v1/status", &st)
+		if diff := cmp.Diff(want, st.Zones); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+	in(t, nil, func(t *testing.T, h *house) {
+		if w := h.do(call{path: "/v1/status"}); !strings.Contains(w.Body.String(), `"zones":[]`) {
+			t.Errorf("without zones: %s", w.Body)
+		}
+	})
+}

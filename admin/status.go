@@ -29,6 +29,7 @@ type Status struct {
 	Problems      []Problem `json:"problems"`
 	Services      []Service `json:"services"`
 	Sites         []Site    `json:"sites"`
+	Zones         []Zone    `json:"zones"`
 }
 
 // The severities of a Problem, the most serious first.
@@ -140,6 +141,14 @@ type SiteMember struct {
 	Member
 }
 
+// A Zone is one DNS zone.
+type Zone struct {
+	Name    string `json:"name"`
+	Serial  uint32 `json:"serial"`
+	Records int    `json:"records"` // of the zone file
+	ECS     bool   `json:"ecs"`     // client subnets are looked at
+}
+
 // present returns the snapshot in force, or answers that there is none.
 func (s *Server) present(w http.ResponseWriter) *state.Snapshot {
 	snap := s.opts.Snapshot()
@@ -170,6 +179,10 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 	for _, site := range snap.Sites {
 		st.Sites = append(st.Sites, newSite(site, now))
 	}
+	if s.opts.Zones != nil {
+		st.Zones = s.opts.Zones(snap)
+	}
+	st.Zones = list(st.Zones)
 	var others []Problem
 	if s.opts.Problems != nil {
 		others = s.opts.Problems()

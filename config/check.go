@@ -406,6 +406,9 @@ func (k *checker) members(s *Service, path string) {
 	if s.Answers > 1 {
 		k.fail(path+".answers", "%d is too many: members with cname allow one answer (RFC 2181 section 10.1)", s.Answers)
 	}
+	if len(s.HTTPS.ALPN) > 0 {
+		k.fail(path+".https.alpn", "makes an HTTPS record, and members with cname leave that to their targets: remove it")
+	}
 	if s.HealthCheck != nil {
 		k.fail(path+".health_check", "checks addresses, and members with cname have none: remove it")
 	}

@@ -30,6 +30,7 @@ var forms = map[string]func(string) (string, error){
 	"url":       urlForm,
 	"socket":    socketForm,
 	"interface": interfaceForm,
+	"alpn":      alpnForm,
 }
 
 var (
@@ -181,6 +182,15 @@ func hostForm(s string) (string, error) {
 		name += ":" + port
 	}
 	return name, nil
+}
+
+// alpnForm is an ALPN identifier. Those in use need neither blanks, quotes, commas nor backslashes, and one that has them
+// is a list in one text, or an escape copied from a zone file.
+func alpnForm(s string) (string, error) {
+	if len(s) > 255 || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"',\`, r) }) {
+		return "", fmt.Errorf("%s is not an ALPN identifier: write a list of such as h2, h3 or http/1.1", quote(s))
+	}
+	return s, nil
 }
 
 func isPort(s string) bool {

@@ -96,7 +96,9 @@ type ConnectionDraining struct {
 	Timeout time.Duration `mapstructure:"timeout" default:"300s" min:"0s" max:"1h"`
 }
 
-// HTTPS is the section services[].https: HTTPS records (RFC 9460). This version makes none.
+// HTTPS is the section services[].https: an HTTPS record (RFC 9460) with hints from the same decision.
 type HTTPS struct {
-	ALPN []string `mapstructure:"alpn" later:"true"`
+	// ALPN are the protocols that every member speaks on port 443 beside http/1.1, by their ALPN identifiers, the
+	// preferred first. At most 16; default: none, which makes no record.
+	ALPN []string `mapstructure:"alpn" as:"alpn" size:"16"`
 }

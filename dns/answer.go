@@ -333,6 +333,9 @@ func (r *Responder) chase(z *zone, nm *name) {
 				return
 			}
 			r.target.parse(target, 0)
+		case s != nil && s.alpn != nil && qtype == dns.TypeHTTPS:
+			r.https(z, s, nm)
+			return
 		case n.cname != nil:
 			at := r.n + 2 + recordData
 			if !r.put(nm.at, n.cname) {

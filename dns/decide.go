@@ -34,17 +34,8 @@ func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
 		r.fail()
 		return nil
 	}
-	q, d := &r.policy, &r.decided
-	q.Snapshot, q.Service, q.Family, q.Now = r.snap, svc, family, r.now
-	q.Rand = r.rand.Uint64()
-	q.Turn = svc.Rotation.Turn[family].Add(1) - 1
-	q.LDNS, q.ECS = r.ldns, netip.Prefix{}
-	if r.echoECS {
-		q.ECS = r.q.ecs.prefix
-	}
-	chain.Decide(q, d)
-	r.service = svc
-	r.scope = max(r.scope, q.Scope)
+	r.consult(svc, chain, family, svc.Rotation.Turn[family].Add(1)-1)
+	d := &r.decided
 	r.account(s, svc, family)
 	r.annotate(svc, d)
 
@@ -75,6 +66,22 @@ func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
 		r.negative(z, d.TTL)
 	}
 	return nil
+}
+
+// consult has the chain of svc decide for the client and one family into r.decided, in a turn of the rotation, and
+// widens the reply's scope by what that depended on.
+func (r *Responder) consult(svc *state.Service, chain *policy.Chain, family state.Family, turn uint64) {
+	q := &r.policy
+	q.Snapshot, q.Service, q.Family, q.Now = r.snap, svc, family, r.now
+	q.Rand = r.rand.Uint64()
+	q.Turn = turn
+	q.LDNS, q.ECS = r.ldns, netip.Prefix{}
+	if r.echoECS {
+		q.ECS = r.q.ecs.prefix
+	}
+	chain.Decide(q, &r.decided)
+	r.service = svc
+	r.scope = max(r.scope, q.Scope)
 }
 
 // fail makes the reply SERVFAIL, without the records of the chain that led here.

@@ -30,6 +30,7 @@ type testService struct {
 	down       bool // no member is up
 	onAllDown  state.OnAllDown
 	lastResort []string
+	alpn       []string
 	steps      []policy.StepOptions // default: health, geo overrides, ordered
 }
 
@@ -62,7 +63,7 @@ func newWorld(t testing.TB, zones []dns.ZoneOptions, services ...testService) *t
 		if err != nil {
 			t.Fatal(err)
 		}
-		so := dns.ServiceOptions{Name: s.name, Aliases: s.aliases}
+		so := dns.ServiceOptions{Name: s.name, Aliases: s.aliases, ALPN: s.alpn}
 		sc := state.ServiceConfig{
 			Name: s.name, Aliases: s.aliases, TTL: s.ttl, Answers: max(s.answers, 1), UnknownUp: !s.down,
 			OnAllDown: s.onAllDown, Chain: chain, PolicyName: "test",

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -277,6 +279,15 @@ func FuzzAnswer(f *testing.F) {
 	} {
 		f.Add([]byte(header(0, 0, 0, 0, 1)+opt(0, 0, options)), true)
 		f.Add([]byte(header(0, 1, 0, 0, 1)+wwwQuestion+opt(0, 0x8000, options)), true)
+	}
+	files, _ := filepath.Glob("../testdata/wire/*/*.bin")
+	for _, file := range files {
+		wire, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(wire, false)
+		f.Add(wire, true)
 	}
 	r := w.responder(f, dns.Options{ECS: true, NSID: "n1", Version: "fuzz", Cookies: dns.CookieOptions{Enabled: true}})
 	r.Refresh(hotTime)

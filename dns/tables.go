@@ -26,6 +26,7 @@ type ServiceOptions struct {
 	Aliases    []string // further names with the same answer
 	Members    []MemberOptions
 	LastResort []netip.Addr
+	ALPN       []string // of the HTTPS record (RFC 9460) that is made for the names; none: no record is made
 }
 
 // MemberOptions describe one member: its addresses by family, or the name that it is a CNAME for.
@@ -39,6 +40,7 @@ type MemberOptions struct {
 type Tables struct {
 	zones    map[string]*zone // by the apex in wire form, lower case
 	deepest  int              // labels of the deepest apex
+	listed   []ZoneInfo       // in the order of the configuration
 	ecs      bool             // some zone looks at client subnets; else they are an unknown option
 	warnings []string
 }
@@ -81,6 +83,7 @@ type service struct {
 	has     [2]bool // some member, or the last resort, can answer for the family
 	cname   bool
 	targets []rrset // of CNAME members, by member
+	alpn    []byte  // the value of alpn in the HTTPS record; nil: there is none
 
 	// empty remembers, by family, that there was no candidate at the last query, so that the log tells of the change.
 	empty [2]atomic.Bool
@@ -101,6 +104,7 @@ func Build(zones []ZoneOptions, services []ServiceOptions) (*Tables, error) {
 	}
 	for _, zb := range b.zones {
 		b.finish(zb)
+		b.t.listed = append(b.t.listed, zb.info())
 	}
 	if len(b.errs) > 0 {
 		return nil, errors.Join(b.errs...)
@@ -435,6 +439,14 @@ func (b *builder) addService(i int, opts ServiceOptions) {
 		}
 		svc.targets = append(svc.targets, set)
 	}
+	if len(opts.ALPN) > 0 {
+		var err error
+		if svc.alpn, err = packALPN(opts.ALPN); err != nil {
+			b.fail("%s.https.alpn: %v", path, err)
+		} else if svc.cname {
+			b.fail("%s.https.alpn: members with a cname leave the HTTPS record to their targets; remove it", path)
+		}
+	}
 	for _, addr := range opts.LastResort {
 		f := state.V4
 		if addr.Is6() {
@@ -502,6 +514,8 @@ func (b *builder) place(svc *service, path, name string) {
 				b.fail("%s: %s is a CNAME by its members and has a %s record at %s as well; remove one", path, show, dns.Type(typ), rec.where)
 			case isAddress(typ) || typ == dns.TypeCNAME:
 				b.fail("%s: %s has a %s record at %s as well; remove one", path, show, dns.Type(typ), rec.where)
+			case svc.alpn != nil && typ == dns.TypeHTTPS:
+				b.fail("%s: %s has an HTTPS record at %s, and one by services[%d].https as well; remove one", path, show, rec.where, svc.index)
 			case hasHints(rec.RR):
 				b.fail("%s: the %s record of %s at %s has address hints, which would go around the policy; remove them", path, dns.Type(typ), show, rec.where)
 			default:
@@ -523,14 +537,7 @@ func (b *builder) place(svc *service, path, name string) {
 
 // hasHints reports whether an HTTPS or SVCB record carries addresses (RFC 9460 section 7.3).
 func hasHints(rr dns.RR) bool {
-	var values []dns.SVCBKeyValue
-	switch rr := rr.(type) {
-	case *dns.HTTPS:
-		values = rr.Value
-	case *dns.SVCB:
-		values = rr.Value
-	}
-	return slices.ContainsFunc(values, func(v dns.SVCBKeyValue) bool {
+	return slices.ContainsFunc(svcParams(rr), func(v dns.SVCBKeyValue) bool {
 		return v.Key() == dns.SVCB_IPV4HINT || v.Key() == dns.SVCB_IPV6HINT
 	})
 }

@@ -172,6 +172,7 @@ txt    TXT    "x"
 sub    NS     ns.sub
 ns.sub A      192.0.2.3
 d      DNAME  a
+plain  HTTPS  1 . alpn=h2
 `
 	addr := []dns.MemberOptions{{Addresses: [2]netip.Addr{netip.MustParseAddr("192.0.2.99")}}}
 	cname := []dns.MemberOptions{{CNAME: "target.example.net."}}
@@ -191,6 +192,9 @@ d      DNAME  a
 		{dns.ServiceOptions{Name: "x.d.gslb.test", Members: addr}, "lies below the DNAME record of d.gslb.test at FILE:14"},
 		{dns.ServiceOptions{Name: "ok.gslb.test", Aliases: []string{"NS1.gslb.test"}, Members: addr}, "services[0].aliases[0]: ns1.gslb.test is a name server at FILE:3"},
 		{dns.ServiceOptions{Name: "ok.gslb.test", Aliases: []string{"OK.gslb.test"}, Members: addr}, "services[0].aliases[0]: ok.gslb.test is the name of services[0] already"},
+		{dns.ServiceOptions{Name: "plain.gslb.test", Members: addr, ALPN: []string{"h2"}}, "plain.gslb.test has an HTTPS record at FILE:15, and one by services[0].https as well; remove one"},
+		{dns.ServiceOptions{Name: "ok.gslb.test", Members: addr, ALPN: []string{""}}, `services[0].https.alpn: "" has not 1 to 255 octets`},
+		{dns.ServiceOptions{Name: "ok.gslb.test", Members: cname, ALPN: []string{"h2"}}, "services[0].https.alpn: members with a cname leave the HTTPS record to their targets"},
 		{dns.ServiceOptions{Name: "", Members: addr}, `services[0].name: "" is not a domain name`},
 		{dns.ServiceOptions{Name: "c.gslb.test", Members: []dns.MemberOptions{{CNAME: "a..b"}}}, `services[0].members[0].cname: "a..b" is not a domain name`},
 	}

@@ -65,7 +65,7 @@ func parseZoneFile(file, apex string) *parsedZone {
 	zp := dns.NewZoneParser(src.top(), dns.Fqdn(showName(apex)), abs)
 	zp.SetIncludeAllowed(true)
 	zp.SetIncludeFS(src)
-	seen := map[string]bool{}
+	seen := map[string]uint32{} // where in p.records, from 1
 	for {
 		src.mark()
 		rr, ok := zp.Next()
@@ -88,14 +88,21 @@ func parseZoneFile(file, apex string) *parsedZone {
 		if why == "" && strings.Contains(src.text(), `\#`) {
 			why = checkGeneric(rr)
 		}
+		if why == "" {
+			why = checkSVCB(rr)
+		}
 		if why != "" {
 			p.fail(rec.where, "%s", why)
 			continue
 		}
-		if key := canonical(&rec); !seen[key] { // RFC 2181 section 5: a set holds each record once
-			seen[key] = true
-			p.records = append(p.records, rec)
+		key := canonical(&rec)
+		if i := seen[key]; i > 0 { // RFC 2181 section 5: a set holds each record once, and has one TTL
+			first := p.records[i-1].Header()
+			first.Ttl = min(first.Ttl, rr.Header().Ttl)
+			continue
 		}
+		p.records = append(p.records, rec)
+		seen[key] = uint32(len(p.records))
 	}
 	return p
 }
@@ -187,6 +194,9 @@ func explainParseError(err error, text string) string {
 	}
 	if i := strings.LastIndex(msg, " at line: "); i >= 0 {
 		msg = msg[:i]
+	}
+	if key, ok := strings.CutPrefix(msg, ": "); ok {
+		return "the parameter " + key + " cannot be read" // of an HTTPS or SVCB record: the parser says no more
 	}
 	fields := strings.Fields(strings.NewReplacer("(", " ", ")", " ").Replace(firstRecord(text)))
 	at := slices.IndexFunc(fields, func(f string) bool { return strings.EqualFold(f, "SOA") })
@@ -292,10 +302,31 @@ func (s *zoneSource) push(abs string) error {
 
 // Open implements fs.FS for the parser, which strips the first slash of the path.
 func (s *zoneSource) Open(path string) (fs.File, error) {
-	if err := s.push("/" + path); err != nil {
+	file, err := s.confine("/" + path)
+	if err == nil {
+		err = s.push(file)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return s.top(), nil
+}
+
+// confine returns the file that path leads to. It must lie in the directory of the zone's file or below, wherever
+// symbolic links lead, so that who may write a zone cannot have the server read, and quote in its errors, other files.
+func (s *zoneSource) confine(path string) (string, error) {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(s.abs))
+	if err != nil {
+		return "", err
+	}
+	file, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", err
+	}
+	if rel, err := filepath.Rel(dir, file); err != nil || !filepath.IsLocal(rel) {
+		return "", &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("$INCLUDE may not leave the directory of the zone's file, %s", dir)}
+	}
+	return path, nil
 }
 
 func (s *zoneSource) top() *zoneReader { return s.open[len(s.open)-1] }

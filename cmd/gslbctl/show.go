@@ -44,6 +44,10 @@ func showStatus(server string, st admin.Status) string {
 		b.WriteString("\n")
 		showSites(&b, st.Sites)
 	}
+	if len(st.Zones) > 0 {
+		b.WriteString("\n")
+		showZones(&b, st.Zones)
+	}
 	return b.String()
 }
 
@@ -121,6 +125,18 @@ func showSites(b *strings.Builder, sites []admin.Site) {
 		}
 		row[9] = strings.Join(notes, ", ")
 		rows = append(rows, row)
+	}
+	table(b, rows)
+}
+
+func showZones(b *strings.Builder, zones []admin.Zone) {
+	rows := [][]string{{"DNS ZONE", "SERIAL", "RECORDS", "CLIENT SUBNETS"}}
+	for _, z := range zones {
+		ecs := "off"
+		if z.ECS {
+			ecs = "on"
+		}
+		rows = append(rows, []string{z.Name, fmt.Sprint(z.Serial), fmt.Sprint(z.Records), ecs})
 	}
 	table(b, rows)
 }

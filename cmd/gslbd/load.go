@@ -19,6 +19,7 @@ import (
 type generation struct {
 	config   *config.Config
 	warnings []string
+	tables   *dns.Tables
 	state    *state.Config
 	geo      geo.Options
 	checks   []probes.Check
@@ -50,6 +51,7 @@ func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
 	if len(errs) > 0 {
 		return nil, nil, errors.Join(errs...)
 	}
+	g.tables = tables
 	g.warnings = append(g.warnings, tables.Warnings()...)
 	for _, kept := range db.Kept() {
 		g.warnings = append(g.warnings, fmt.Sprintf("geo.databases: what was read before stays in force: %v", kept))
@@ -149,7 +151,7 @@ func rateLimit(c *config.Config) dns.RateLimitOptions {
 func serviceOptions(c *config.Config) []dns.ServiceOptions {
 	services := make([]dns.ServiceOptions, len(c.Services))
 	for i, s := range c.Services {
-		services[i] = dns.ServiceOptions{Name: s.Name, Aliases: s.Aliases, LastResort: s.LastResort, Members: make([]dns.MemberOptions, len(s.Members))}
+		services[i] = dns.ServiceOptions{Name: s.Name, Aliases: s.Aliases, LastResort: s.LastResort, ALPN: s.HTTPS.ALPN, Members: make([]dns.MemberOptions, len(s.Members))}
 		for j, m := range s.Members {
 			services[i].Members[j] = dns.MemberOptions{Addresses: byFamily(m), CNAME: m.CNAME}
 		}

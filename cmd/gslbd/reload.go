@@ -1,6 +1,10 @@
 package main
 
-import "go.uber.org/zap"
+import (
+	"go.uber.org/zap"
+
+	"gslbd/dns"
+)
 
 // reload reads the configuration anew and applies it whole, or changes nothing. It returns what the operator should
 // know of a configuration that was applied.
@@ -19,6 +23,8 @@ func (s *server) reload() ([]string, error) {
 		s.log.Error("reload refused, the running configuration stays", zap.Error(err))
 		return nil, err
 	}
+	was, _ := s.store.Snapshot().Zones.(*dns.Tables)
+	g.warnings = append(g.warnings, g.tables.ForgottenSerials(was)...)
 	for _, key := range g.config.NeedsRestart(s.initial) {
 		g.warnings = append(g.warnings, "needs a restart: "+key)
 	}

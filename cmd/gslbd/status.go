@@ -35,6 +35,15 @@ func (s *server) problems() []admin.Problem {
 	return all
 }
 
+// zones lists the zones in force.
+func zones(snap *state.Snapshot) []admin.Zone {
+	var all []admin.Zone
+	for _, z := range snap.Zones.(*dns.Tables).Zones() {
+		all = append(all, admin.Zone{Name: z.Name, Serial: z.Serial, Records: z.Records, ECS: z.ECS})
+	}
+	return all
+}
+
 // find resolves a name as a query would: aliases and wildcards included.
 func find(snap *state.Snapshot, name string) (svc *state.Service, ecs, ok bool) {
 	index, ecs, ok := snap.Zones.(*dns.Tables).Find(name)
