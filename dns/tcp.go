@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -27,6 +28,10 @@ const (
 	// firstQueryTime is how long a new connection may take to send its first query, unless the idle timeout is shorter:
 	// whoever connects has one to send, and gets its packets through within this even if two in a row are lost.
 	firstQueryTime = 5 * time.Second
+
+	// freshShare is one in how many places connections without any query may take from those with: at the default of
+	// 1,000, a flood of 1,000 a second leaves each newcomer a quarter of a second to send its query.
+	freshShare = 4
 
 	// lingerTime is how long a connection that we end is still read, so that a query on its way meets no reset, which
 	// would take replies with it that the client has not read.
@@ -135,6 +140,9 @@ func (s *tcpServer) accept(ctx context.Context, ln tcpListener, running *sync.Wa
 			return err
 		}
 		// No descriptor or memory is left, or the peer went away: the listener is sound.
+		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+			s.makeRoom() // the limit of the system is below ours, and newcomers would wait unseen
+		}
 		if !failing {
 			failing = true
 			s.log.Warn("cannot accept TCP connections", zap.Stringer("listen", ln.Addr()), zap.Error(err))
@@ -162,7 +170,7 @@ func (s *tcpServer) acceptQueued(ln tcpListener, running *sync.WaitGroup) {
 
 // admit counts a connection in. When there are too many, of its client network or of all, the one that has been longest
 // without a query makes room: a newcomer with a query has the better claim (RFC 7766 section 6.2.2). Those that have
-// never sent one take at most half of the places from those that have, so that a flood of them ends only its own kind.
+// never sent one take at most a quarter of the places from those that have, so that a flood of them ends only its own kind.
 func (s *tcpServer) admit(nc *net.TCPConn, secure bool) *tcpConn {
 	c := &tcpConn{TCPConn: nc, stream: nc, overTLS: secure, server: s}
 	c.local = nc.LocalAddr().(*net.TCPAddr).AddrPort()
@@ -170,19 +178,10 @@ func (s *tcpServer) admit(nc *net.TCPConn, secure bool) *tcpConn {
 	c.client = clientOf(c.remote.Addr())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var victim *list.Element
 	if own := s.clients[c.client]; own != nil && own.Len() >= s.perClient {
-		victim = own.Front()
+		s.end(own.Front())
 	} else if s.fresh.Len()+s.known.Len() >= s.most {
-		if victim = s.known.Front(); victim == nil || s.fresh.Len() > 0 && s.fresh.Len() >= s.most/2 {
-			victim = s.fresh.Front()
-		}
-	}
-	if victim != nil {
-		old := victim.Value.(*tcpConn)
-		s.remove(old)
-		s.shed.Add(1)
-		_ = old.SetDeadline(time.Unix(1, 0)) // its goroutine wakes and closes it
+		s.end(s.longest())
 	}
 	own := s.clients[c.client]
 	if own == nil {
@@ -191,6 +190,31 @@ func (s *tcpServer) admit(nc *net.TCPConn, secure bool) *tcpConn {
 	}
 	c.place, c.beside = s.fresh.PushBack(c), own.PushBack(c)
 	return c
+}
+
+// longest returns the connection that is to make room; nil if there is none. s.mu is held.
+func (s *tcpServer) longest() *list.Element {
+	if s.known.Len() == 0 || s.fresh.Len() > 0 && s.fresh.Len() >= s.most/freshShare {
+		return s.fresh.Front()
+	}
+	return s.known.Front()
+}
+
+// end makes a connection end and counts it out. s.mu is held.
+func (s *tcpServer) end(e *list.Element) {
+	c := e.Value.(*tcpConn)
+	s.remove(c)
+	s.shed.Add(1)
+	_ = c.SetDeadline(time.Unix(1, 0)) // its goroutine wakes and closes it
+}
+
+// makeRoom ends one connection, if there is any.
+func (s *tcpServer) makeRoom() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.longest(); e != nil {
+		s.end(e)
+	}
 }
 
 // clientOf returns the client network that an address counts for: its /24 or /56, as elsewhere. Whoever has one address

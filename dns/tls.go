@@ -22,7 +22,7 @@ const (
 	handshakeTime = 5 * time.Second
 
 	// certificateLook is the time between two looks at the files of the certificate.
-	certificateLook = 5 * time.Second
+	certificateLook = 2 * time.Second
 
 	// maxCertificateFile is far above what a chain or a key takes.
 	maxCertificateFile = 1 << 20
