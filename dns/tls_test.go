@@ -14,9 +14,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	mdns "github.com/miekg/dns"
 
 	"gslbd/dns"
 )
@@ -167,6 +170,30 @@ func TestTLS(t *testing.T) {
 	}
 	if strings.Contains(got, " tcp ") {
 		t.Errorf("queries over TLS count as TCP:\n%s", got)
+	}
+}
+
+// TestTLSPads checks that replies over TLS are padded for those who pad, and by TCP from the same worker are not.
+func TestTLSPads(t *testing.T) {
+	s := startTLS(t, dns.Options{Workers: 1})
+	over, err := s.dialTLS(&tls.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := s.dial("tcp")
+	query := frame(t, question("www.gslb.test.", "A", edns(1232, raw(12, 0, 0, 0))))
+	for range 2 {
+		for _, c := range []net.Conn{over, plain} {
+			if _, err := c.Write(query); err != nil {
+				t.Fatal(err)
+			}
+			m, err := readFrame(c)
+			wantWWW(t, m, err)
+			padded := slices.ContainsFunc(m.IsEdns0().Option, func(o mdns.EDNS0) bool { return o.Option() == mdns.EDNS0PADDING })
+			if padded != (c == net.Conn(over)) {
+				t.Errorf("%T: padded is %v", c, padded)
+			}
+		}
 	}
 }
 
