@@ -140,8 +140,9 @@ func (s *tcpServer) accept(ctx context.Context, ln tcpListener, running *sync.Wa
 			return err
 		}
 		// No descriptor or memory is left, or the peer went away: the listener is sound.
-		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-			s.makeRoom() // the limit of the system is below ours, and newcomers would wait unseen
+		pause := 50 * time.Millisecond
+		if (errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)) && s.makeRoom() {
+			pause = time.Millisecond // the limit of the system is below ours, and newcomers would wait unseen
 		}
 		if !failing {
 			failing = true
@@ -149,7 +150,7 @@ func (s *tcpServer) accept(ctx context.Context, ln tcpListener, running *sync.Wa
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -208,13 +209,15 @@ func (s *tcpServer) end(e *list.Element) {
 	_ = c.SetDeadline(time.Unix(1, 0)) // its goroutine wakes and closes it
 }
 
-// makeRoom ends one connection, if there is any.
-func (s *tcpServer) makeRoom() {
+// makeRoom ends one connection, and reports whether there was any.
+func (s *tcpServer) makeRoom() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.longest(); e != nil {
+	e := s.longest()
+	if e != nil {
 		s.end(e)
 	}
+	return e != nil
 }
 
 // clientOf returns the client network that an address counts for: its /24 or /56, as elsewhere. Whoever has one address
@@ -338,17 +341,17 @@ func (c *tcpConn) tidy() {
 	}
 }
 
-// expect sets the deadline for what the client is to send next.
+// expect sets the deadline for what the client is to send next; for writing too, since TLS may have to while it reads.
 func (c *tcpConn) expect(wait time.Duration) {
 	if !c.server.stopping.Load() {
-		_ = c.SetReadDeadline(time.Now().Add(wait))
+		_ = c.SetDeadline(time.Now().Add(wait))
 	}
 	// What was set meanwhile by others must not be undone.
 	if c.server.stopping.Load() {
-		_ = c.SetReadDeadline(time.Now().Add(stopGrace))
+		_ = c.SetDeadline(time.Now().Add(stopGrace))
 	}
 	if !c.server.counted(c) {
-		_ = c.SetReadDeadline(time.Unix(1, 0))
+		_ = c.SetDeadline(time.Unix(1, 0))
 	}
 }
 
@@ -415,8 +418,8 @@ func (c *tcpConn) flush() bool {
 	return err == nil
 }
 
-// linger ends a connection from our side: it says so, at last with a FIN, and reads on for a moment, unless the connection has to
-// make room at once.
+// linger ends a connection from our side: it says so, at last with a FIN, and reads on for a moment, unless the
+// connection has to make room at once.
 func (c *tcpConn) linger() {
 	if !c.server.counted(c) {
 		return

@@ -245,7 +245,6 @@ func (c *tcpConn) handshake() bool {
 	t := &tlsTransport{TCPConn: c.TCPConn, computing: c.server.computing, until: time.Now().Add(handshakeTime), shaking: true}
 	c.secure = tls.Server(t, c.server.tls)
 	c.stream = c.secure
-	_ = c.SetWriteDeadline(t.until)
 	c.expect(handshakeTime)
 	t.computing <- struct{}{}
 	err := c.secure.Handshake()

@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 )
 
 // behindZone is the zone that has something of all that a resolver must cope with; big has 20 records of its kind.
@@ -320,6 +321,32 @@ func TestTCPUnderAttack(t *testing.T) {
 	if len(raceFlags) == 0 && peak > memory {
 		t.Errorf("the server took %d KiB at its peak, more than %d", peak, memory)
 	}
+}
+
+// Where the system lets the process open fewer files than there may be connections, an idle one makes room for a
+// newcomer, which would otherwise wait unseen.
+func TestTCPWithoutFiles(t *testing.T) {
+	s := startGSLBD(t, seedNetwork+seedService("nearest"))
+	pid := s.cmd.Process.Pid
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := uint64(len(open) + 40)
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: limit}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for range 120 {
+		c, err := net.Dial("tcp", s.dns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	if m := s.ask(t, question{name: "www.gslb.example.com", tcp: true}); len(m.Answer) != 1 {
+		t.Errorf("a newcomer got %v", m)
+	}
+	s.waitLog("cannot accept TCP connections", within)
 }
 
 // peakMemory returns the most resident memory that a process has had, in KiB.
