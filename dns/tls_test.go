@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/binary"
 	"encoding/pem"
 	"errors"
 	"io"
@@ -170,6 +171,47 @@ func TestTLS(t *testing.T) {
 	}
 	if strings.Contains(got, " tcp ") {
 		t.Errorf("queries over TLS count as TCP:\n%s", got)
+	}
+}
+
+// A recorder keeps what is read from a connection.
+type recorder struct {
+	net.Conn
+	read []byte
+}
+
+func (r *recorder) Read(b []byte) (int, error) {
+	n, err := r.Conn.Read(b)
+	r.read = append(r.read, b[:n]...)
+	return n, err
+}
+
+// TestTLSGoodbye checks that a connection ends with close_notify, whoever ends it. TLS 1.2 shows what a record is.
+func TestTLSGoodbye(t *testing.T) {
+	s := startTLS(t, dns.Options{TCP: dns.TCPOptions{IdleTimeout: 300 * time.Millisecond}})
+	for _, ends := range []string{"client", "server"} {
+		r := &recorder{Conn: s.dialRaw()}
+		c := tls.Client(r, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12})
+		if _, err := c.Write(frame(t, question("www.gslb.test.", "A"))); err != nil {
+			t.Fatal(err)
+		}
+		m, err := readFrame(c)
+		wantWWW(t, m, err)
+		if ends == "client" {
+			if err := c.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+			t.Errorf("%s ends: %d octets, %v", ends, n, err)
+		}
+		last := byte(0)
+		for b := r.read; len(b) > 5; b = b[min(len(b), 5+int(binary.BigEndian.Uint16(b[3:]))):] {
+			last = b[0]
+		}
+		if last != 21 {
+			t.Errorf("%s ends: the last record is of type %d, want an alert", ends, last)
+		}
 	}
 }
 
