@@ -20,6 +20,7 @@ type checker struct {
 func (k *checker) check() {
 	k.listeners()
 	k.cookies()
+	k.dnsTLS()
 	k.reports()
 	k.admin()
 	k.state()
@@ -86,11 +87,42 @@ func (k *checker) listeners() {
 	for i, l := range k.c.DNS.Listen {
 		add(l, at("dns.listen", i), strings.HasPrefix(l, ":"))
 	}
+	for i, l := range k.c.DNS.TLS.Listen {
+		add(l, at("dns.tls.listen", i), strings.HasPrefix(l, ":"))
+	}
 	add(k.c.Reports.Listen, "reports.listen", true) // HTTP takes both families on 0.0.0.0 and [::] as well
 	add(k.c.Admin.Listen, "admin.listen", true)
 	if tcp := k.c.DNS.TCP; tcp.MaxConnections > 0 && tcp.MaxConnectionsPerClient > tcp.MaxConnections && k.given("dns.tcp.max_connections_per_client") {
 		k.fail("dns.tcp.max_connections_per_client", "%d is above dns.tcp.max_connections, %d", tcp.MaxConnectionsPerClient, tcp.MaxConnections)
 	}
+}
+
+func (k *checker) dnsTLS() {
+	t := &k.c.DNS.TLS
+	for i, l := range k.c.DNS.Listen {
+		if ap, ok := listenAddr(l); ok && ap.Port() == 853 {
+			k.fail(at("dns.listen", i), "%q has port 853, which is for DNS over TLS only (RFC 7858 section 3.1): use 53, or move it to dns.tls.listen", l)
+		}
+	}
+	for i, l := range t.Listen {
+		if ap, ok := listenAddr(l); ok && ap.Port() == 53 {
+			k.fail(at("dns.tls.listen", i), "%q has port 53, which is for DNS without TLS (RFC 7858 section 3.1): use 853", l)
+		}
+	}
+	files := []struct{ file, key, what string }{{t.Certificate, "dns.tls.certificate", "certificate"}, {t.Key, "dns.tls.key", "private key of the certificate"}}
+	for i, f := range files {
+		other := files[1-i]
+		switch {
+		case f.file != "" || k.failed[f.key]:
+		case len(t.Listen) > 0:
+			k.fail(f.key, "is missing, and dns.tls.listen needs it: name the file of the %s", f.what)
+		case other.file != "":
+			k.fail(f.key, "is missing, and %s is of no use without it: name the file of the %s, or remove both", other.key, f.what)
+		}
+	}
+	t.Certificate, t.Key = k.resolve(t.Certificate), k.resolve(t.Key)
+	k.checkFile(t.Certificate, "dns.tls.certificate")
+	k.secretFile(t.Key, "dns.tls.key") // only whether it can be used is of interest: its content is not ours to judge
 }
 
 // A listener is one address that is listened on.

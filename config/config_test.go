@@ -586,6 +586,37 @@ func TestCookieSecrets(t *testing.T) {
 	}
 }
 
+// TestKeyFile checks that the key of DNS over TLS is held to the rules of a secret, and that its path is resolved.
+func TestKeyFile(t *testing.T) {
+	path := write(t, "dns:\n  tls: {listen: [\":8853\"], certificate: c.pem, key: k.pem}\n")
+	certificate, key := filepath.Join(filepath.Dir(path), "c.pem"), filepath.Join(filepath.Dir(path), "k.pem")
+	for _, file := range []string{certificate, key} {
+		if err := os.WriteFile(file, []byte("PEM"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := path + ":2: dns.tls.key: " + key + " can be read or written by others than its owner (mode 0644): run chmod 600 " + key
+	if _, _, err := config.Load(path); err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	if err := os.Chmod(key, 0o400); err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := config.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(config.DNSTLS{Listen: []string{":8853"}, Certificate: certificate, Key: key}, c.DNS.TLS); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if err := os.Remove(certificate); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := config.Load(path); err == nil || !strings.Contains(err.Error(), ":2: dns.tls.certificate: stat "+certificate) {
+		t.Errorf("a missing certificate: %v", err)
+	}
+}
+
 func TestLoadUnreadable(t *testing.T) {
 	dir := t.TempDir()
 	if _, _, err := config.Load(filepath.Join(dir, "none.yaml")); !errors.Is(err, os.ErrNotExist) {
@@ -654,7 +685,7 @@ func TestNeedsRestart(t *testing.T) {
 		t.Errorf("needs a restart: %q", got)
 	}
 	other := load(`
-dns: {listen: ["127.0.0.1:1", "[::1]:1"], nsid: a, version: b, ecs: false, max_udp_payload: 512, tcp: {idle_timeout: 2m, max_connections: 9, max_connections_per_client: 8}}
+dns: {listen: ["127.0.0.1:1", "[::1]:1"], nsid: a, version: b, ecs: false, max_udp_payload: 512, tcp: {idle_timeout: 2m, max_connections: 9, max_connections_per_client: 8}, tls: {listen: ["127.0.0.1:4"], certificate: TOKEN, key: TOKEN}}
 reports: {listen: "127.0.0.1:2"}
 admin: {listen: "127.0.0.1:3", token_file: TOKEN, telemetry_per_service: false}
 state: {directory: /b}
@@ -668,6 +699,7 @@ log: {format: text, queries: 0.5}
 		"dns.tcp.idle_timeout: 10s is in force, 2m needs a restart",
 		"dns.tcp.max_connections: 1000 is in force, 9 needs a restart",
 		"dns.tcp.max_connections_per_client: 100 is in force, 8 needs a restart",
+		"dns.tls.listen: nothing is in force, 127.0.0.1:4 needs a restart",
 		"reports.listen: 127.0.0.1:8054 is in force, 127.0.0.1:2 needs a restart",
 		"admin.listen: 127.0.0.1:8053 is in force, 127.0.0.1:3 needs a restart",
 		"admin.token_file: nothing is in force, " + token + " needs a restart",

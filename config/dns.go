@@ -36,7 +36,8 @@ type TCP struct {
 	// MaxConnections is the most connections at a time; one more sheds the one that is idle longest. 1 to 100000,
 	// default 1000.
 	MaxConnections int `mapstructure:"max_connections" default:"1000" min:"1" max:"100000"`
-	// MaxConnectionsPerClient is the most of them from one address. 1 to 100000, default 100.
+	// MaxConnectionsPerClient is the most of them from one client network (IPv4 /24, IPv6 /56). 1 to 100000, default
+	// 100.
 	MaxConnectionsPerClient int `mapstructure:"max_connections_per_client" default:"100" min:"1" max:"100000"`
 }
 
@@ -65,9 +66,12 @@ type RateLimit struct {
 	LogOnly bool `mapstructure:"log_only" default:"false"`
 }
 
-// DNSTLS is the section dns.tls: DNS over TLS (RFC 7858). This version has none.
+// DNSTLS is the section dns.tls: DNS over TLS (RFC 7858). The limits of dns.tcp are for both together.
 type DNSTLS struct {
-	Listen      []string `mapstructure:"listen" later:"true"`
-	Certificate string   `mapstructure:"certificate" later:"true"`
-	Key         string   `mapstructure:"key" later:"true"`
+	// Listen are the addresses (IP:port; ":853" is every address) served. Default: none, at most 64. Not port 53.
+	Listen []string `mapstructure:"listen" as:"listen" size:"64"`
+	// Certificate is a PEM file of the certificate and its chain. Default: none; listen needs one.
+	Certificate string `mapstructure:"certificate"`
+	// Key is a PEM file of the certificate's private key, which only its owner may read. Default: none; listen needs one.
+	Key string `mapstructure:"key"`
 }

@@ -20,6 +20,7 @@ func (c *Config) NeedsRestart(old *Config) []string {
 		{"dns.tcp.idle_timeout", short(old.DNS.TCP.IdleTimeout), short(c.DNS.TCP.IdleTimeout)},
 		{"dns.tcp.max_connections", old.DNS.TCP.MaxConnections, c.DNS.TCP.MaxConnections},
 		{"dns.tcp.max_connections_per_client", old.DNS.TCP.MaxConnectionsPerClient, c.DNS.TCP.MaxConnectionsPerClient},
+		{"dns.tls.listen", strings.Join(old.DNS.TLS.Listen, ", "), strings.Join(c.DNS.TLS.Listen, ", ")},
 		{"reports.listen", old.Reports.Listen, c.Reports.Listen},
 		{"admin.listen", old.Admin.Listen, c.Admin.Listen},
 		{"admin.token_file", old.Admin.TokenFile, c.Admin.TokenFile},

@@ -49,7 +49,7 @@ type Responder struct {
 	answered uint64 // queries, for the choice of those measured
 
 	// Of the connection, set by who serves it.
-	encrypted bool // the transport hides what replies say
+	encrypted bool // the batch came over TLS, which hides what replies say; set by whoever has it answered
 
 	// Of the batch, set by Refresh.
 	now     time.Time
@@ -157,7 +157,7 @@ func (r *Responder) respond(query, buf []byte, local, remote netip.AddrPort, tcp
 		r.tc = r.rcode == dns.RcodeSuccess && r.q.end > 0
 	}
 	n := r.finish()
-	r.count.add(tcp, r.q.qtype, r.rcode, r.tc)
+	r.count.add(r.transport(tcp), r.q.qtype, r.rcode, r.tc)
 	if r.queryLog > 0 && r.sampled() {
 		r.logQuery(local, tcp)
 	}

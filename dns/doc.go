@@ -3,7 +3,7 @@
 //
 // What it is for. Build turns zone files and the names of the services into Tables, which hold every static record
 // already packed. A Responder turns the bytes of one query and its sender's address into the bytes of the reply; it
-// needs no socket. A Server owns the UDP and TCP sockets and gives their queries to Responders.
+// needs no socket. A Server owns the UDP, TCP and TLS sockets and gives their queries to Responders.
 //
 // What it refuses. It is authoritative only: it never recurses, transfers no zone, takes no update and knows no class
 // but IN (and, in CHAOS, its version and identity where these are configured). A zone file with an error is refused
@@ -11,7 +11,7 @@
 // could start a loop.
 //
 // Concurrency. Tables are immutable once built. A Responder belongs to one goroutine at a time. A Server is started
-// once; its Collect and SetCookies may be called at any time.
+// once; its Collect, SetCookies and SetCertificate may be called at any time.
 //
 // Failure. A datagram that cannot be sent costs only itself. A TCP client that is slow, silent or greedy is bounded by
 // the idle timeout and by the limits on connections, and cannot hold up another one. A client network above its rate gets

@@ -17,16 +17,12 @@ func (r *Responder) sampled() bool {
 
 // logQuery writes the query that was just answered to the log. It allocates; it runs only for sampled queries.
 func (r *Responder) logQuery(local netip.AddrPort, tcp bool) {
-	transport := "udp"
-	if tcp {
-		transport = "tcp"
-	}
 	rcode := rcodeName(rcodes - 1)
 	if r.rcode < len(rcodeIndexes) {
 		rcode = rcodeName(int(rcodeIndexes[r.rcode]))
 	}
 	fields := []zap.Field{
-		zap.String("transport", transport),
+		zap.String("transport", transportNames[r.transport(tcp)]),
 		zap.Stringer("local", local),
 		zap.Stringer("ldns", r.ldns),
 		zap.String("rcode", rcode),

@@ -35,6 +35,9 @@ const (
 const (
 	receiveBuffer = 4 << 20
 	sendBuffer    = 4 << 20
+
+	// connectionBuffer is that of a TCP connection in each direction: one message of the largest size.
+	connectionBuffer = 64 << 10
 )
 
 // Options configure a Server or a Responder. The zero value listens nowhere and serves what Store publishes.
@@ -46,6 +49,7 @@ type Options struct {
 	Cookies       CookieOptions
 	RateLimit     RateLimitOptions
 	TCP           TCPOptions
+	TLS           TLSOptions
 	DrainTime     time.Duration // the longest that Run goes on, after its context is done, for what has been received; 0: 5s
 	Version       string        // what version.bind answers; empty: it is refused
 	QueryLog      float64       // share of the queries that are logged, 0 to 1
@@ -54,11 +58,11 @@ type Options struct {
 	Log           *zap.Logger // nil: no log
 }
 
-// TCPOptions bound what clients can take by TCP.
+// TCPOptions bound what clients can take by TCP, with TLS or without.
 type TCPOptions struct {
 	IdleTimeout             time.Duration // for the next complete query to arrive; 0: 10s
 	MaxConnections          int           // 0: 1000
-	MaxConnectionsPerClient int           // of one IPv4 address or IPv6 /64; 0: 100
+	MaxConnectionsPerClient int           // of one client network, an IPv4 /24 or IPv6 /56; 0: 100
 }
 
 // withDefaults fills in what is not set, and refuses what cannot be.
@@ -95,6 +99,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("dns: log.queries: %v is not between 0 and 1", o.QueryLog)
 	case o.TCP.IdleTimeout < 0 || o.TCP.MaxConnections < 0 || o.TCP.MaxConnectionsPerClient < 0 || o.DrainTime < 0:
 		return o, errors.New("dns: a limit cannot be negative")
+	case len(o.TLS.Listen) > 0 && o.TLS.Certificate == nil:
+		return o, errors.New("dns: tls: addresses to listen on need a certificate")
 	}
 	return o, o.RateLimit.check()
 }
@@ -139,10 +145,18 @@ type Server struct {
 
 	secrets atomic.Pointer[cookieSecrets] // in force
 
-	addrs     []netip.AddrPort
-	workers   []*udpWorker
-	listeners []*net.TCPListener
-	tcp       *tcpServer
+	addrs       []netip.AddrPort
+	tlsAddrs    []netip.AddrPort
+	workers     []*udpWorker
+	listeners   []tcpListener
+	tcp         *tcpServer
+	certificate *certificateKeeper // fixed; nil: TLS is not listened for
+}
+
+// A tcpListener is a TCP socket that is listened on.
+type tcpListener struct {
+	*net.TCPListener
+	secure bool // its connections speak TLS
 }
 
 // New checks the options.
@@ -163,6 +177,11 @@ func New(opts Options) (*Server, error) {
 		s.newResponder(i)
 	}
 	s.tcp = newTCPServer(opts, s.responders)
+	if len(opts.TLS.Listen) > 0 {
+		s.certificate = &certificateKeeper{log: opts.Log, interval: certificateLook}
+		s.certificate.set(opts.TLS.Certificate)
+		s.tcp.tls = newTLSConfig(s.certificate)
+	}
 	return s, nil
 }
 
@@ -184,13 +203,24 @@ func (s *Server) SetCookies(opts CookieOptions) {
 // Addrs returns the addresses that are bound, with the port that the kernel chose for port 0.
 func (s *Server) Addrs() []netip.AddrPort { return s.addrs }
 
+// TLSAddrs is Addrs for DNS over TLS.
+func (s *Server) TLSAddrs() []netip.AddrPort { return s.tlsAddrs }
+
 // Bind opens all sockets, or none. The error names the address and what to do about it.
 func (s *Server) Bind() error {
-	for _, listen := range s.opts.Listen {
+	if err := s.bindAll("listen", s.opts.Listen, s.bindOnce); err != nil {
+		return err
+	}
+	return s.bindAll("tls.listen", s.opts.TLS.Listen, s.bindTLS)
+}
+
+// bindAll opens the sockets of one setting, or closes all.
+func (s *Server) bindAll(key string, listens []string, once func(netip.AddrPort) error) error {
+	for _, listen := range listens {
 		addrs, err := parseListen(listen)
 		if err == nil {
 			for _, addr := range addrs {
-				if err = s.bind(addr); errors.Is(err, unix.EAFNOSUPPORT) && len(addrs) > 1 {
+				if err = bind(addr, once); errors.Is(err, unix.EAFNOSUPPORT) && len(addrs) > 1 {
 					err = nil // an empty host on a machine without IPv6
 				}
 				if err != nil {
@@ -200,7 +230,7 @@ func (s *Server) Bind() error {
 		}
 		if err != nil {
 			s.close()
-			return fmt.Errorf("dns: listen %s: %w", listen, err)
+			return fmt.Errorf("dns: %s %s: %w", key, listen, err)
 		}
 	}
 	return nil
@@ -227,9 +257,9 @@ func parseListen(listen string) ([]netip.AddrPort, error) {
 }
 
 // bind opens the sockets of one address. For port 0 it tries until one port is free for both UDP and TCP.
-func (s *Server) bind(addr netip.AddrPort) error {
+func bind(addr netip.AddrPort, once func(netip.AddrPort) error) error {
 	for try := 0; ; try++ {
-		err := s.bindOnce(addr)
+		err := once(addr)
 		if err == nil || addr.Port() != 0 || try == 20 || !errors.Is(err, unix.EADDRINUSE) {
 			return explainBind(err)
 		}
@@ -249,9 +279,7 @@ func (s *Server) bindOnce(addr netip.AddrPort) error {
 	}
 	addr = netip.AddrPortFrom(addr.Addr(), probe.LocalAddr().(*net.UDPAddr).AddrPort().Port())
 	probe.Close()
-	var lc net.ListenConfig
-	lc.SetMultipathTCP(false) // it costs every connection, and no resolver uses it
-	ln, err := lc.Listen(context.Background(), "tcp"+family, addr.String())
+	ln, err := listenTCP("tcp"+family, addr)
 	if err != nil {
 		return err
 	}
@@ -278,9 +306,40 @@ func (s *Server) bindOnce(addr netip.AddrPort) error {
 		}
 		s.workers = append(s.workers, w)
 	}
-	s.listeners = append(s.listeners, ln.(*net.TCPListener))
+	s.listeners = append(s.listeners, tcpListener{TCPListener: ln})
 	s.addrs = append(s.addrs, addr)
 	return nil
+}
+
+// bindTLS opens the socket of one address for TLS.
+func (s *Server) bindTLS(addr netip.AddrPort) error {
+	network := "tcp4"
+	if addr.Addr().Is6() {
+		network = "tcp6"
+	}
+	ln, err := listenTCP(network, addr)
+	if err != nil {
+		return err
+	}
+	s.listeners = append(s.listeners, tcpListener{TCPListener: ln, secure: true})
+	s.tlsAddrs = append(s.tlsAddrs, netip.AddrPortFrom(addr.Addr(), ln.Addr().(*net.TCPAddr).AddrPort().Port()))
+	return nil
+}
+
+// listenTCP opens one TCP socket to listen on.
+func listenTCP(network string, addr netip.AddrPort) (*net.TCPListener, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return onFD(c, func(fd int) error {
+			// Connections inherit these. Otherwise the kernel would let the buffers of each grow to megabytes.
+			return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, connectionBuffer), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, connectionBuffer))
+		})
+	}}
+	lc.SetMultipathTCP(false) // it costs every connection, and no resolver uses it
+	ln, err := lc.Listen(context.Background(), network, addr.String())
+	if err != nil {
+		return nil, err
+	}
+	return ln.(*net.TCPListener), nil
 }
 
 // explainBind adds what to do about the usual two errors.
@@ -304,7 +363,7 @@ func (s *Server) close() {
 	for _, ln := range s.listeners {
 		ln.Close()
 	}
-	s.workers, s.listeners, s.addrs = nil, nil, nil
+	s.workers, s.listeners, s.addrs, s.tlsAddrs = nil, nil, nil, nil
 }
 
 // Run serves until ctx is done, then answers what the sockets still hold, lets TCP connections end, and closes all.
@@ -326,6 +385,9 @@ func (s *Server) Run(ctx context.Context) error {
 			defer accepting.Done()
 			return s.tcp.accept(ctx, ln, &conns)
 		})
+	}
+	if s.certificate != nil {
+		group.Go(func() error { return s.certificate.run(ctx) })
 	}
 	group.Go(func() error {
 		accepting.Wait()

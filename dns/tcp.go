@@ -3,6 +3,7 @@ package dns
 import (
 	"container/list"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -14,11 +15,23 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 )
 
 const (
 	// flushAt is how many octets of replies are gathered before they are written.
 	flushAt = 16 << 10
+
+	// keepBuffer is how large the buffers of a connection may be that waits for a query.
+	keepBuffer = 1024
+
+	// firstQueryTime is how long a new connection may take to send its first query, unless the idle timeout is shorter:
+	// whoever connects has one to send, and gets its packets through within this even if two in a row are lost.
+	firstQueryTime = 5 * time.Second
+
+	// freshShare is one in how many places connections without any query may take from those with: at the default of
+	// 1,000, a flood of 1,000 a second leaves each newcomer a quarter of a second to send its query.
+	freshShare = 4
 
 	// lingerTime is how long a connection that we end is still read, so that a query on its way meets no reset, which
 	// would take replies with it that the client has not read.
@@ -31,7 +44,14 @@ const (
 	acceptGrace = 5 * time.Millisecond
 )
 
-// A tcpServer serves all TCP connections (RFC 7766).
+// The results of TLS handshakes.
+const (
+	handshakeDone = iota
+	handshakeFailed
+	handshakeResults
+)
+
+// A tcpServer serves all TCP connections (RFC 7766), with TLS (RFC 7858) or without.
 type tcpServer struct {
 	// Fixed.
 	idle      time.Duration
@@ -39,16 +59,20 @@ type tcpServer struct {
 	perClient int
 	drainTime time.Duration
 	log       *zap.Logger
-	slots     chan tcpSlot // a connection takes one while it answers
+	slots     chan tcpSlot  // a connection takes one while it answers
+	tls       *tls.Config   // nil: TLS is not listened for
+	computing chan struct{} // a TLS handshake puts a token in while it computes
 
 	// Atomic.
-	shed     atomic.Uint64
-	stopping atomic.Bool
+	shed       atomic.Uint64
+	handshakes [handshakeResults]atomic.Uint64
+	stopping   atomic.Bool
 
-	// Guarded by mu.
+	// Guarded by mu. All lists are of *tcpConn, the longest without a query first.
 	mu      sync.Mutex
-	conns   *list.List // of *tcpConn, the longest without a query first
-	clients map[netip.Prefix]int
+	fresh   *list.List                  // those that have not sent a query yet
+	known   *list.List                  // those that have
+	clients map[netip.Prefix]*list.List // all, by client network
 }
 
 // A tcpSlot is a Responder with room for the longest reply.
@@ -59,11 +83,18 @@ type tcpSlot struct {
 
 // A tcpConn is one connection. Its buffers belong to its goroutine.
 type tcpConn struct {
-	*net.TCPConn
+	*net.TCPConn                // for its deadlines and its end
+	stream        io.ReadWriter // what carries the messages: the same, or TLS upon it
+	overTLS       bool          // it was accepted where TLS is spoken
+	secure        *tls.Conn     // nil: no TLS, or not yet
 	server        *tcpServer
 	local, remote netip.AddrPort
 	client        netip.Prefix
-	place         *list.Element // guarded by server.mu; nil when it counts no more
+
+	// Guarded by server.mu.
+	place  *list.Element // in fresh or known; nil when it counts no more
+	beside *list.Element // in the list of its client network
+	asked  bool          // it is in known
 
 	in  []byte // received and not yet answered
 	out []byte // answered and not yet written
@@ -73,7 +104,8 @@ func newTCPServer(opts Options, responders []*Responder) *tcpServer {
 	s := &tcpServer{
 		idle: opts.TCP.IdleTimeout, most: opts.TCP.MaxConnections, perClient: opts.TCP.MaxConnectionsPerClient,
 		drainTime: opts.DrainTime, log: opts.Log, slots: make(chan tcpSlot, len(responders)),
-		conns: list.New(), clients: map[netip.Prefix]int{},
+		computing: make(chan struct{}, max(1, opts.Workers/2)),
+		fresh:     list.New(), known: list.New(), clients: map[netip.Prefix]*list.List{},
 	}
 	for _, r := range responders {
 		s.slots <- tcpSlot{Responder: r, reply: make([]byte, 65535)}
@@ -85,11 +117,11 @@ func newTCPServer(opts Options, responders []*Responder) *tcpServer {
 func (s *tcpServer) open() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.conns.Len()
+	return s.fresh.Len() + s.known.Len()
 }
 
 // accept takes connections until ctx is done, and adds their goroutines to running.
-func (s *tcpServer) accept(ctx context.Context, ln *net.TCPListener, running *sync.WaitGroup) error {
+func (s *tcpServer) accept(ctx context.Context, ln tcpListener, running *sync.WaitGroup) error {
 	defer ln.Close()
 	stop := context.AfterFunc(ctx, func() { _ = ln.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -99,7 +131,7 @@ func (s *tcpServer) accept(ctx context.Context, ln *net.TCPListener, running *sy
 		switch {
 		case err == nil:
 			failing = false
-			running.Go(s.admit(nc).serve)
+			running.Go(s.admit(nc, ln.secure).serve)
 			continue
 		case ctx.Err() != nil:
 			s.acceptQueued(ln, running)
@@ -108,20 +140,24 @@ func (s *tcpServer) accept(ctx context.Context, ln *net.TCPListener, running *sy
 			return err
 		}
 		// No descriptor or memory is left, or the peer went away: the listener is sound.
+		pause := 50 * time.Millisecond
+		if (errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)) && s.makeRoom() {
+			pause = time.Millisecond // the limit of the system is below ours, and newcomers would wait unseen
+		}
 		if !failing {
 			failing = true
 			s.log.Warn("cannot accept TCP connections", zap.Stringer("listen", ln.Addr()), zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }
 
 // acceptQueued takes the connections that the kernel has accepted for us already: closing the listener would reset them,
 // with the queries in them.
-func (s *tcpServer) acceptQueued(ln *net.TCPListener, running *sync.WaitGroup) {
+func (s *tcpServer) acceptQueued(ln tcpListener, running *sync.WaitGroup) {
 	until := time.Now().Add(stopGrace) // newcomers must not keep the server from stopping
 	for time.Now().Before(until) {
 		_ = ln.SetDeadline(time.Now().Add(acceptGrace))
@@ -129,46 +165,68 @@ func (s *tcpServer) acceptQueued(ln *net.TCPListener, running *sync.WaitGroup) {
 		if err != nil {
 			return
 		}
-		running.Go(s.admit(nc).serve)
+		running.Go(s.admit(nc, ln.secure).serve)
 	}
 }
 
-// admit counts a connection in. When there are too many, of this client or of all, the one that has been longest
-// without a query makes room: a newcomer with a query has the better claim (RFC 7766 section 6.2.2).
-func (s *tcpServer) admit(nc *net.TCPConn) *tcpConn {
-	c := &tcpConn{TCPConn: nc, server: s}
+// admit counts a connection in. When there are too many, of its client network or of all, the one that has been longest
+// without a query makes room: a newcomer with a query has the better claim (RFC 7766 section 6.2.2). Those that have
+// never sent one take at most a quarter of the places from those that have, so that a flood of them ends only its own kind.
+func (s *tcpServer) admit(nc *net.TCPConn, secure bool) *tcpConn {
+	c := &tcpConn{TCPConn: nc, stream: nc, overTLS: secure, server: s}
 	c.local = nc.LocalAddr().(*net.TCPAddr).AddrPort()
 	c.remote = nc.RemoteAddr().(*net.TCPAddr).AddrPort()
 	c.client = clientOf(c.remote.Addr())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var victim *list.Element
-	switch {
-	case s.clients[c.client] >= s.perClient:
-		victim = s.conns.Front()
-		for victim.Value.(*tcpConn).client != c.client {
-			victim = victim.Next()
-		}
-	case s.conns.Len() >= s.most:
-		victim = s.conns.Front()
+	if own := s.clients[c.client]; own != nil && own.Len() >= s.perClient {
+		s.end(own.Front())
+	} else if s.fresh.Len()+s.known.Len() >= s.most {
+		s.end(s.longest())
 	}
-	if victim != nil {
-		old := victim.Value.(*tcpConn)
-		s.remove(old)
-		s.shed.Add(1)
-		_ = old.SetDeadline(time.Unix(1, 0)) // its goroutine wakes and closes it
+	own := s.clients[c.client]
+	if own == nil {
+		own = list.New()
+		s.clients[c.client] = own
 	}
-	c.place = s.conns.PushBack(c)
-	s.clients[c.client]++
+	c.place, c.beside = s.fresh.PushBack(c), own.PushBack(c)
 	return c
 }
 
-// clientOf returns what counts as one client: an IPv4 address, or an IPv6 /64, which is one customer's to use.
+// longest returns the connection that is to make room; nil if there is none. s.mu is held.
+func (s *tcpServer) longest() *list.Element {
+	if s.known.Len() == 0 || s.fresh.Len() > 0 && s.fresh.Len() >= s.most/freshShare {
+		return s.fresh.Front()
+	}
+	return s.known.Front()
+}
+
+// end makes a connection end and counts it out. s.mu is held.
+func (s *tcpServer) end(e *list.Element) {
+	c := e.Value.(*tcpConn)
+	s.remove(c)
+	s.shed.Add(1)
+	_ = c.SetDeadline(time.Unix(1, 0)) // its goroutine wakes and closes it
+}
+
+// makeRoom ends one connection, and reports whether there was any.
+func (s *tcpServer) makeRoom() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.longest()
+	if e != nil {
+		s.end(e)
+	}
+	return e != nil
+}
+
+// clientOf returns the client network that an address counts for: its /24 or /56, as elsewhere. Whoever has one address
+// of these often has the others, and resolvers of one operator share one.
 func clientOf(addr netip.Addr) netip.Prefix {
 	addr = addr.Unmap().WithZone("")
-	bits := 32
+	bits := 24
 	if addr.Is6() {
-		bits = 64
+		bits = 56
 	}
 	p, _ := addr.Prefix(bits) // the length is valid
 	return p
@@ -179,9 +237,14 @@ func (s *tcpServer) remove(c *tcpConn) {
 	if c.place == nil {
 		return
 	}
-	s.conns.Remove(c.place)
+	if c.asked {
+		s.known.Remove(c.place)
+	} else {
+		s.fresh.Remove(c.place)
+	}
 	c.place = nil
-	if s.clients[c.client]--; s.clients[c.client] == 0 {
+	own := s.clients[c.client]
+	if own.Remove(c.beside); own.Len() == 0 {
 		delete(s.clients, c.client)
 	}
 }
@@ -193,7 +256,13 @@ func (s *tcpServer) touch(c *tcpConn) bool {
 	if c.place == nil {
 		return false
 	}
-	s.conns.MoveToBack(c.place)
+	if c.asked {
+		s.known.MoveToBack(c.place)
+	} else {
+		s.fresh.Remove(c.place)
+		c.place, c.asked = s.known.PushBack(c), true
+	}
+	s.clients[c.client].MoveToBack(c.beside)
 	return true
 }
 
@@ -219,30 +288,38 @@ func (s *tcpServer) drain(running *sync.WaitGroup) {
 func (s *tcpServer) each(f func(*tcpConn)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for e := s.conns.Front(); e != nil; e = e.Next() {
-		f(e.Value.(*tcpConn))
+	for _, l := range []*list.List{s.fresh, s.known} {
+		for e := l.Front(); e != nil; e = e.Next() {
+			f(e.Value.(*tcpConn))
+		}
 	}
 }
 
 // serve answers the connection's queries in their order until it ends, is idle for too long or has to make room.
 func (c *tcpConn) serve() {
 	defer c.end()
-	c.in = make([]byte, 0, 1024)
-	for {
+	if c.overTLS && !c.handshake() {
+		return
+	}
+	for wait := min(firstQueryTime, c.server.idle); ; wait = c.server.idle {
+		c.tidy()
 		// The whole of the next query has to arrive in time: octets alone do not prolong the wait, or a client could
 		// hold the connection by sending one now and then.
-		c.await()
+		c.expect(wait)
 		for c.next() == nil {
 			if len(c.in) == cap(c.in) {
 				in := make([]byte, len(c.in), min(2*cap(c.in), 2+65535))
 				copy(in, c.in)
 				c.in = in
 			}
-			n, err := c.Read(c.in[len(c.in):cap(c.in)])
+			n, err := c.stream.Read(c.in[len(c.in):cap(c.in)])
 			c.in = c.in[:len(c.in)+n]
 			if err != nil && c.next() == nil {
-				if errors.Is(err, os.ErrDeadlineExceeded) {
+				switch {
+				case errors.Is(err, os.ErrDeadlineExceeded):
 					c.linger()
+				case errors.Is(err, io.EOF):
+					c.goodbye()
 				}
 				return
 			}
@@ -253,17 +330,28 @@ func (c *tcpConn) serve() {
 	}
 }
 
-// await sets the deadline for the next query.
-func (c *tcpConn) await() {
+// tidy lets go of buffers that are larger than most queries and replies need: a connection that waits for the next query
+// may wait for long.
+func (c *tcpConn) tidy() {
+	if len(c.in) == 0 && cap(c.in) != keepBuffer {
+		c.in = make([]byte, 0, keepBuffer)
+	}
+	if cap(c.out) > keepBuffer {
+		c.out = nil
+	}
+}
+
+// expect sets the deadline for what the client is to send next; for writing too, since TLS may have to while it reads.
+func (c *tcpConn) expect(wait time.Duration) {
 	if !c.server.stopping.Load() {
-		_ = c.SetReadDeadline(time.Now().Add(c.server.idle))
+		_ = c.SetDeadline(time.Now().Add(wait))
 	}
 	// What was set meanwhile by others must not be undone.
 	if c.server.stopping.Load() {
-		_ = c.SetReadDeadline(time.Now().Add(stopGrace))
+		_ = c.SetDeadline(time.Now().Add(stopGrace))
 	}
 	if !c.server.counted(c) {
-		_ = c.SetReadDeadline(time.Unix(1, 0))
+		_ = c.SetDeadline(time.Unix(1, 0))
 	}
 }
 
@@ -285,6 +373,7 @@ func (c *tcpConn) answer() bool {
 	for done := 0; c.next() != nil; done = 0 {
 		slot := <-c.server.slots
 		slot.Refresh(time.Now())
+		slot.encrypted = c.secure != nil
 		broken := false
 		in := c.in
 		for q := c.next(); q != nil && len(c.out) < flushAt; q = c.next() {
@@ -321,17 +410,22 @@ func (c *tcpConn) flush() bool {
 	if !c.server.counted(c) {
 		return false
 	}
-	_, err := c.Write(c.out)
-	if c.out = c.out[:0]; cap(c.out) > 2*flushAt {
-		c.out = nil
+	_, err := c.stream.Write(c.out)
+	c.out = c.out[:0]
+	if err != nil {
+		_ = c.SetLinger(0) // what the client has not read within this time shall not stay in the kernel
 	}
 	return err == nil
 }
 
-// linger ends a connection from our side: it says so with a FIN and reads on for a moment, unless the connection has to
-// make room at once.
+// linger ends a connection from our side: it says so, at last with a FIN, and reads on for a moment, unless the
+// connection has to make room at once.
 func (c *tcpConn) linger() {
-	if !c.server.counted(c) || c.CloseWrite() != nil {
+	if !c.server.counted(c) {
+		return
+	}
+	c.goodbye()
+	if c.CloseWrite() != nil {
 		return
 	}
 	_ = c.SetReadDeadline(time.Now().Add(lingerTime))

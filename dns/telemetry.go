@@ -36,6 +36,27 @@ const (
 
 var dropNames = [dropReasons]string{"malformed", "oversize", "source_port", "send"}
 
+// The transports.
+const (
+	overUDP = iota
+	overTCP
+	overTLS
+	transports
+)
+
+var transportNames = [transports]string{"udp", "tcp", "tls"}
+
+// transport returns the one that the present query came by.
+func (r *Responder) transport(tcp bool) int {
+	switch {
+	case !tcp:
+		return overUDP
+	case r.encrypted:
+		return overTLS
+	}
+	return overTCP
+}
+
 const (
 	types  = len(countedTypes) + 1
 	rcodes = len(countedRcodes) + 1
@@ -43,7 +64,7 @@ const (
 
 // counters count the queries of one Responder. They have one writer and any number of readers.
 type counters struct {
-	queries   [2][types][rcodes]atomic.Uint64 // by transport: UDP, TCP
+	queries   [transports][types][rcodes]atomic.Uint64
 	truncated atomic.Uint64
 	dropped   [dropReasons]atomic.Uint64
 	cookies   [cookieVerdicts]atomic.Uint64
@@ -69,11 +90,8 @@ func indexes[T uint16 | int](counted []T, size int) []uint8 {
 }
 
 // add counts one reply.
-func (c *counters) add(tcp bool, qtype uint16, rcode int, truncated bool) {
-	transport, t, rc := 0, types-1, rcodes-1
-	if tcp {
-		transport = 1
-	}
+func (c *counters) add(transport int, qtype uint16, rcode int, truncated bool) {
+	t, rc := types-1, rcodes-1
 	if int(qtype) < len(typeIndexes) {
 		t = int(typeIndexes[qtype])
 	}
@@ -112,6 +130,8 @@ type telemetry struct {
 	connections *prometheus.Desc
 	shed        *prometheus.Desc
 	limited     *prometheus.Desc
+	handshakes  *prometheus.Desc
+	expiry      *prometheus.Desc
 	duration    prometheus.Histogram
 }
 
@@ -121,9 +141,11 @@ func newTelemetry() *telemetry {
 		truncated:   prometheus.NewDesc("gslbd_truncated_total", "Replies that told the client to ask again over TCP.", nil, nil),
 		dropped:     prometheus.NewDesc("gslbd_queries_dropped_total", "Messages that got no reply.", []string{"reason"}, nil),
 		cookies:     prometheus.NewDesc("gslbd_cookies_total", "Queries with a DNS cookie: without a server cookie yet, with a valid one, with another.", []string{"result"}, nil),
-		connections: prometheus.NewDesc("gslbd_tcp_connections", "TCP connections that are open.", nil, nil),
+		connections: prometheus.NewDesc("gslbd_tcp_connections", "TCP connections that are open, TLS ones included.", nil, nil),
 		shed:        prometheus.NewDesc("gslbd_tcp_connections_shed_total", "TCP connections that were closed to make room for another one.", nil, nil),
 		limited:     prometheus.NewDesc("gslbd_rate_limited_total", "Replies above a client network's rate, by what became of them.", []string{"action"}, nil),
+		handshakes:  prometheus.NewDesc("gslbd_tls_handshakes_total", "TLS handshakes, by result.", []string{"result"}, nil),
+		expiry:      prometheus.NewDesc("gslbd_tls_certificate_expiry_timestamp_seconds", "When the certificate of DNS over TLS expires, in Unix time.", nil, nil),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "gslbd_query_duration_seconds",
 			Help:    "Time from a query's bytes to its reply's bytes, without the sockets; one query in 1,024 is measured.",
@@ -135,7 +157,7 @@ func newTelemetry() *telemetry {
 // Describe implements prometheus.Collector.
 func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 	t := s.telemetry
-	for _, d := range []*prometheus.Desc{t.queries, t.truncated, t.dropped, t.cookies, t.connections, t.shed, t.limited} {
+	for _, d := range []*prometheus.Desc{t.queries, t.truncated, t.dropped, t.cookies, t.connections, t.shed, t.limited, t.handshakes, t.expiry} {
 		ch <- d
 	}
 	t.duration.Describe(ch)
@@ -144,7 +166,7 @@ func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. It sums what the workers counted; it may be called at any time.
 func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	t := s.telemetry
-	for transport, name := range [2]string{"udp", "tcp"} {
+	for transport, name := range transportNames {
 		for i := range types {
 			for j := range rcodes {
 				n := uint64(0)
@@ -185,5 +207,11 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(t.connections, prometheus.GaugeValue, float64(s.tcp.open()))
 	ch <- prometheus.MustNewConstMetric(t.shed, prometheus.CounterValue, float64(s.tcp.shed.Load()))
+	if s.certificate != nil {
+		for i, result := range [handshakeResults]string{"success", "failure"} {
+			ch <- prometheus.MustNewConstMetric(t.handshakes, prometheus.CounterValue, float64(s.tcp.handshakes[i].Load()), result)
+		}
+		ch <- prometheus.MustNewConstMetric(t.expiry, prometheus.GaugeValue, float64(s.certificate.current.Load().pair.Leaf.NotAfter.Unix()))
+	}
 	t.duration.Collect(ch)
 }

@@ -324,7 +324,7 @@ func TestStopAnswersQueuedConnections(t *testing.T) {
 	s.signal(syscall.SIGSTOP) // so that they queue
 	var conns []*dns.Conn
 	for i := range 240 {
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(1+i%4))}}
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, byte(i%4), 1)}}
 		c, err := d.Dial("tcp", s.dns)
 		if err != nil {
 			t.Fatal(err)

@@ -84,6 +84,7 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 		TCP: dns.TCPOptions{
 			IdleTimeout: c.DNS.TCP.IdleTimeout, MaxConnections: c.DNS.TCP.MaxConnections, MaxConnectionsPerClient: c.DNS.TCP.MaxConnectionsPerClient,
 		},
+		TLS:       dns.TLSOptions{Listen: c.DNS.TLS.Listen, Certificate: g.certificate},
 		RateLimit: rateLimit(c), QueryLog: c.Log.Queries, Workers: workers, Store: s.store, Log: s.log,
 	})
 	if err != nil {
@@ -150,7 +151,7 @@ func (s *server) run(ctx context.Context, hup <-chan os.Signal) error {
 			}
 		}
 	})
-	s.log.Info("serving", zap.String("version", version), zap.Strings("listen", s.initial.DNS.Listen),
+	s.log.Info("serving", zap.String("version", version), zap.Strings("listen", s.initial.DNS.Listen), zap.Strings("tls", s.initial.DNS.TLS.Listen),
 		zap.String("reports", s.initial.Reports.Listen), zap.String("admin", s.initial.Admin.Listen))
 	err := group.Wait()
 	s.log.Info("stopped")

@@ -24,6 +24,8 @@ type generation struct {
 	geo      geo.Options
 	checks   []probes.Check
 	receiver sitereport.ReceiverConfig
+
+	certificate *dns.Certificate // of DNS over TLS; nil: none is configured
 }
 
 // load reads and compiles the configuration at path with everything that it names, so that what it returns can be
@@ -43,6 +45,11 @@ func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
 	tables, err := dns.Build(zoneOptions(c), serviceOptions(c))
 	if err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", path, err))
+	}
+	if tls := c.DNS.TLS; tls.Certificate != "" {
+		if g.certificate, err = dns.LoadCertificate(tls.Certificate, tls.Key); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", path, err))
+		}
 	}
 	db, err := geo.Open(withPrevious(g.geo, previous))
 	if err != nil {

@@ -29,6 +29,7 @@ func (s *server) reload() ([]string, error) {
 		g.warnings = append(g.warnings, "needs a restart: "+key)
 	}
 	s.store.Configure(g.state)
+	s.dns.SetCertificate(g.certificate)
 	s.receiver.Set(g.receiver)
 	s.monitor.Set(g.checks)
 	s.dns.SetCookies(cookieOptions(g.config.DNS.Cookies))

@@ -26,6 +26,9 @@ func (s *server) problems() []admin.Problem {
 	if why := s.geo.Failing(); why != "" {
 		all = append(all, admin.Problem{Severity: admin.Warning, Subject: "gslbd", Text: "keeps a geo database as it was read before: " + why})
 	}
+	if why := s.dns.CertificateProblem(); why != "" {
+		all = append(all, admin.Problem{Severity: admin.Warning, Subject: "gslbd", Text: "DNS over TLS: " + why})
+	}
 	if why := s.store.Unkept(); why != "" {
 		all = append(all, admin.Problem{Severity: admin.Warning, Subject: "gslbd", Text: "cannot keep its state, which a restart would forget: " + why})
 	}

@@ -1,0 +1,132 @@
+package dns
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// pemPair returns a certificate for name and its key.
+func pemPair(t *testing.T, name string) (certificate, key []byte) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
+}
+
+// TestCertificateChanges replaces the files of a certificate, as a tool that renews it would, and badly.
+func TestCertificateChanges(t *testing.T) {
+	dir := t.TempDir()
+	file, keyFile := filepath.Join(dir, "c.pem"), filepath.Join(dir, "k.pem")
+	replace := func(path string, data []byte) { // by renaming, so that there are two states and nothing in between
+		t.Helper()
+		if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one, oneKey := pemPair(t, "one.test")
+	two, twoKey := pemPair(t, "two.test")
+	replace(file, one)
+	replace(keyFile, oneKey)
+	c, err := LoadCertificate(file, keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, logs := observer.New(zap.InfoLevel)
+	k := &certificateKeeper{log: zap.New(core)}
+	k.set(c)
+	check := func(name string, failing bool, lines int) {
+		t.Helper()
+		if got := k.current.Load().pair.Leaf.DNSNames[0]; got != name {
+			t.Errorf("%s is in force, want %s", got, name)
+		}
+		if got := k.failing.Load() != nil; got != failing {
+			t.Errorf("failing is %v", got)
+		}
+		if got := logs.Len(); got != lines {
+			t.Errorf("%d lines of log, want %d: %v", got, lines, logs.All())
+		}
+	}
+	look := func(times int) {
+		for range times {
+			k.look()
+		}
+	}
+	look(3)
+	check("one.test", false, 0)
+
+	replace(file, two)
+	look(1)
+	check("one.test", false, 0) // not yet the same twice
+	replace(keyFile, twoKey)
+	look(1)
+	check("one.test", false, 0)
+	look(3)
+	check("two.test", false, 1)
+
+	replace(file, one) // and the key stays
+	look(5)
+	check("two.test", true, 2)
+	replace(keyFile, []byte("none"))
+	look(5)
+	check("two.test", true, 3)
+	if err := os.Remove(keyFile); err != nil {
+		t.Fatal(err)
+	}
+	look(5)
+	check("two.test", true, 4)
+	replace(keyFile, oneKey)
+	look(5)
+	check("one.test", false, 5)
+
+	if err := os.Chmod(keyFile, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	look(5)
+	check("one.test", true, 6)
+	if err := os.Chmod(keyFile, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	look(5)
+	check("one.test", false, 7)
+}
+
+func TestClientOf(t *testing.T) {
+	for addr, want := range map[string]string{
+		"192.0.2.77":          "192.0.2.0/24",
+		"::ffff:192.0.2.77":   "192.0.2.0/24",
+		"2001:db8:1:2ff::9":   "2001:db8:1:200::/56",
+		"fe80::1:2:3:4%eth0":  "fe80::/56",
+		"255.255.255.255":     "255.255.255.0/24",
+		"2001:db8:1:2:3::1:1": "2001:db8:1::/56",
+	} {
+		if got := clientOf(netip.MustParseAddr(addr)); got != netip.MustParsePrefix(want) {
+			t.Errorf("%s: %s, want %s", addr, got, want)
+		}
+	}
+}
