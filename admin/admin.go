@@ -142,7 +142,7 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
-// guard lets through who may use the interface (design section 10).
+// guard lets through who may use the interface (docs/operations.md).
 func (s *Server) guard(next http.Handler) http.Handler {
 	origin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {

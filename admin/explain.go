@@ -172,7 +172,7 @@ func ecsPrefix(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// newClient says which of the client's networks is looked at (design section 4, "rtt" and "geo").
+// newClient says which of the client's networks is looked at (docs/policies.md, "rtt" and "geo").
 func newClient(snap *state.Snapshot, ldns netip.Addr, ecs netip.Prefix, usesECS bool) Client {
 	c := Client{LDNS: ldns, ECS: ecs, Used: "ldns"}
 	switch {

@@ -495,6 +495,9 @@ func (k *checker) doubts() {
 			}
 		}
 	}
+	k.later("zone_aliases", len(k.c.ZoneAliases) > 0, "evacuation")
+	k.later("evacuation.exec.timeout", k.c.Evacuation.Exec.Timeout != time.Minute, "evacuation")
+	k.later("state.etcd.prefix", k.c.State.Etcd.Prefix != "/gslbd", "shared orders")
 	used := map[string]bool{}      // policies
 	choosing := map[string]bool{}  // those of a service with a choice
 	serving := map[string]uint32{} // the largest TTL by site
@@ -534,6 +537,13 @@ func (k *checker) doubts() {
 	}
 }
 
+// later warns of a setting that is known and read, but belongs to something that this version does not have.
+func (k *checker) later(path string, set bool, what string) {
+	if set && k.given(path) {
+		k.warn(path, "has no effect: this version has no %s", what)
+	}
+}
+
 // policyDoubts warns of a metric that narrows before health or capacity have spoken, and of an age of round trips that
 // does not go with how they are measured.
 func (k *checker) policyDoubts(p Policy, path string) {
@@ -567,6 +577,8 @@ func (k *checker) serviceDoubts(s *Service, path string) {
 	if p == nil {
 		return
 	}
+	k.later(path+".min_serving", s.MinServing != 1, "evacuation")
+	k.later(path+".failover.connection_draining.timeout", s.Failover.ConnectionDraining.Timeout != 5*time.Minute, "connection draining")
 	if s.OnAllDown != "backup" && len(s.LastResort) > 0 {
 		k.warn(path+".last_resort", "has no effect without on_all_down: backup")
 	}

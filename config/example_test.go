@@ -83,7 +83,7 @@ func TestExampleFile(t *testing.T) {
 	}
 	namesEveryKey(t, reflect.TypeFor[Config](), whole)
 
-	// The values are the defaults, but for those that design section 8 calls examples.
+	// The values are the defaults, but for those that config.example.yaml calls examples.
 	text := `
 zones: [{name: gslb.example.com, file: testdata/zones/gslb.example.com.zone}]
 sites: [{name: seoul}]

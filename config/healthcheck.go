@@ -3,7 +3,7 @@ package config
 import "time"
 
 // HealthCheck is one check, of members by gslbd (services[].health_check) or of servers by gslb-agent
-// (virtual_servers[].check). See design section 5 for its timing.
+// (virtual_servers[].check). See docs/operations.md for its timing.
 type HealthCheck struct {
 	// Type is icmp, tcp, udp, http, https or dns. Required.
 	Type string `mapstructure:"type" required:"true" enum:"icmp|tcp|udp|http|https|dns"`

@@ -10,7 +10,7 @@ type Policy struct {
 	Steps []Step `mapstructure:"chain" required:"true" size:"12"`
 }
 
-// Step is one metric of a chain. Parameters of other metrics are zero. See design section 4 for what each does.
+// Step is one metric of a chain. Parameters of other metrics are zero. See docs/policies.md for what each does.
 type Step struct {
 	// Metric is required.
 	Metric string `mapstructure:"metric" required:"true" enum:"health|capacity|rtt|geo|connection-load|preference|least-selected|static|headroom|active-servers|cost|probe-latency"`

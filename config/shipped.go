@@ -2,7 +2,7 @@ package config
 
 import "reflect"
 
-// shippedPolicies are usable by name without being defined (design section 4). A policy of the file replaces the one of
+// shippedPolicies are usable by name without being defined (docs/policies.md). A policy of the file replaces the one of
 // its name.
 const shippedPolicies = `
 policies:

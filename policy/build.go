@@ -11,7 +11,7 @@ import (
 )
 
 // StepOptions configure one metric of a chain. Every parameter is resolved: a zero is a zero, not a default (the
-// defaults are in design section 4 and belong to config). A metric ignores the parameters that are not its own.
+// defaults are in docs/policies.md and belong to config). A metric ignores the parameters that are not its own.
 type StepOptions struct {
 	Metric   string // its name, as in the configuration
 	Disabled bool   // enabled: false

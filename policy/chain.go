@@ -64,7 +64,7 @@ func (q *Query) grow(members int) {
 	}
 }
 
-// Decide decides q into d (design section 4). It sets q.Scope, and fills q.Trace in when there is one.
+// Decide decides q into d (docs/policies.md). It sets q.Scope, and fills q.Trace in when there is one.
 //
 // The k-th answer is what the chain chooses with the first k-1 taken away; a member that health rejected is never
 // among them. Reason and Trace tell of the first answer; the scope covers all of them.
@@ -136,7 +136,7 @@ func (q *Query) served() bool {
 	return false
 }
 
-// constrain leaves the candidates in q.scratch.all (design section 4, "Constraints first"). It returns the reason that
+// constrain leaves the candidates in q.scratch.all (docs/policies.md, "Constraints"). It returns the reason that
 // stands if no metric settles the answer.
 func (q *Query) constrain() Reason {
 	s := &q.scratch

@@ -24,7 +24,7 @@ type client struct {
 	prefix netip.Prefix // invalid: unknown
 }
 
-// client returns the network that q is decided for (design section 4, "rtt" and "geo"; section 11): the ECS prefix if it
+// client returns the network that q is decided for (docs/policies.md, "rtt" and "geo"): the ECS prefix if it
 // is usable, else the LDNS. An ECS prefix out of a special-purpose network says nothing of where the client is, so the
 // LDNS stands in for it, unless an override matches the prefix.
 //

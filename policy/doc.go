@@ -1,5 +1,5 @@
 // Package policy narrows the members of a service to an answer: the constraints first, then an ordered chain of metrics
-// (design section 4). "Why this answer?" is answered by chain.go, and by a Trace of the same code.
+// (docs/policies.md). "Why this answer?" is answered by chain.go, and by a Trace of the same code.
 //
 // To add a metric, write a file with its Keep and one line in build.go.
 //

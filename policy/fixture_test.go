@@ -16,7 +16,7 @@ import (
 // now is when every test happens.
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// defaults are the parameters of design section 4.
+// defaults are the parameters of docs/policies.md.
 func defaults(metric string) policy.StepOptions {
 	o := policy.StepOptions{Metric: metric}
 	switch metric {

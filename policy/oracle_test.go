@@ -15,7 +15,7 @@ import (
 	"gslbd/state"
 )
 
-// naive decides as design section 4 says, in the plainest way: lists that are copied, one function a metric that
+// naive decides as docs/policies.md says, in the plainest way: lists that are copied, one function a metric that
 // returns who is kept (nil: it abstains; empty: nobody), and no thought of cost. It knows static's method "ordered" only.
 type naive struct {
 	w      *world

@@ -31,7 +31,7 @@ type TraceMember struct {
 	Note   string `json:"note,omitempty"`
 }
 
-// The verdicts of a step (design section 4).
+// The verdicts of a step (docs/policies.md).
 const (
 	VerdictAbstained    = "abstained"     // it lacked the data
 	VerdictKeptAll      = "kept all"      // it could not tell the candidates apart

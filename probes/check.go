@@ -37,7 +37,7 @@ const maxAnswer = 64 << 10
 // maxReason bounds the reason of a failure, in bytes: it may quote what the target sent.
 const maxReason = 200
 
-// The defaults of a check (design section 5).
+// The defaults of a check (docs/operations.md).
 const (
 	DefaultInterval = 10 * time.Second
 	DefaultTimeout  = 2 * time.Second

@@ -43,7 +43,7 @@ type MonitorOptions struct {
 	Do func(ctx context.Context, c Check) Outcome
 }
 
-// A Monitor runs checks on their schedules and resolves rise and fall (design section 5): the first result decides at
+// A Monitor runs checks on their schedules and resolves rise and fall (docs/operations.md): the first result decides at
 // once; after that it takes Rise consecutive successes or Fall consecutive failures to change, and either resets the
 // count of the other. Checks start spread over one timeout, so that a restart is no burst; each later run starts at
 // least one interval after the start of the one before, and up to 10 % later, so that checks which fell into step do

@@ -60,7 +60,7 @@ const (
 	refusalLogEvery = time.Minute
 )
 
-// A Receiver takes the sites' reports over HTTP (design section 9) and hands them to the Store.
+// A Receiver takes the sites' reports over HTTP (docs/agent.md) and hands them to the Store.
 type Receiver struct {
 	// Fixed at construction.
 	report func(*state.Report) (state.ReportResult, error)

@@ -8,7 +8,7 @@ import (
 	"gslbd/state"
 )
 
-// MaxReport is the largest report that a receiver reads, in bytes (design section 9).
+// MaxReport is the largest report that a receiver reads, in bytes (docs/agent.md).
 const MaxReport = 4 << 20
 
 // MaxAgents is how many agents of one site a receiver tells apart within a minute.
@@ -28,7 +28,7 @@ const (
 	MaxAgeMillis      = 1e12   // the age of a round trip, in milliseconds
 )
 
-// A Report is what an agent posts to /v1/sites/{site}/report (design section 9). Only Site is required. What is absent
+// A Report is what an agent posts to /v1/sites/{site}/report (docs/agent.md). Only Site is required. What is absent
 // is unknown, which is not the same as 0; hence the pointers.
 type Report struct {
 	Site string `json:"site"`

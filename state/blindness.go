@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Blindness (design section 5): when all feeds fail at once, the fault is ours. It is guarded by Store.mu.
+// Blindness (docs/operations.md): when all feeds fail at once, the fault is ours. It is guarded by Store.mu.
 type blindness struct {
 	on    bool
 	since time.Time

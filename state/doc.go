@@ -18,6 +18,6 @@
 //
 // A report or check result that names what is not configured changes nothing. A state file that cannot be read is
 // kept aside and the store starts without it; a state file that cannot be written is logged once and tried again. When
-// all feeds fail at once the store is blind: it keeps the published states (design section 5), because a cut-off gslbd
+// all feeds fail at once the store is blind: it keeps the published states (docs/operations.md), because a cut-off gslbd
 // must not declare the world down.
 package state

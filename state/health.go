@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// Flap damping: more than flapLimit transitions within flapWindow hold a member down for flapHold (design section 5).
+	// Flap damping: more than flapLimit transitions within flapWindow hold a member down for flapHold (docs/operations.md).
 	flapLimit  = 5
 	flapWindow = 10 * time.Minute
 	flapHold   = 5 * time.Minute
@@ -125,7 +125,7 @@ func (h *health) reconfigured(hasCheck, moved bool) {
 	}
 }
 
-// resolve says whether the member's family is up: when every source that it has says so (design section 5).
+// resolve says whether the member's family is up: when every source that it has says so (docs/operations.md).
 func (s *Store) resolve(svc *service, m *member, f Family, now time.Time) (up bool, why string) {
 	h := &m.health[f]
 	c := &h.check

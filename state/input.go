@@ -52,7 +52,7 @@ type ServiceConfig struct {
 	UnknownUp  bool // unknown_as
 	SlowStart  time.Duration
 
-	FailoverRatio float64 // 0..1, see design section 6
+	FailoverRatio float64 // 0..1, see docs/operations.md
 
 	PolicyName string
 	Chain      any           // published as Service.Chain

@@ -26,7 +26,7 @@ const (
 	rttFormat   = "gslbd round trips"
 	fileVersion = 1
 
-	// keepFor is how old a kept state may be to come first after a restart (design section 5).
+	// keepFor is how old a kept state may be to come first after a restart (docs/operations.md).
 	keepFor = 10 * time.Minute
 	// A change is written within saveSoon, unless the last write was less than saveEvery ago: after a crash the first
 	// failure of a night must not be forgotten, and a night full of them must not wear out the disk. saveAnyway is how

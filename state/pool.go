@@ -14,7 +14,7 @@ type share struct {
 	ratio         float64
 }
 
-// evalPool decides which pool of the service is in force (design section 6, the table). The caller holds mu, and has
+// evalPool decides which pool of the service is in force (docs/operations.md, "The pool"). The caller holds mu, and has
 // evaluated the members' health.
 func (s *Store) evalPool(svc *service, now time.Time) {
 	pool := Primary

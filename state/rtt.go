@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// rttSamples is the number of samples that a site's value is the median of (design section 4).
+	// rttSamples is the number of samples that a site's value is the median of (docs/policies.md).
 	rttSamples = 5
 	// rttShards is the number of shards of a large table, and rttShardMin the least entries that make one worthwhile.
 	rttShards   = 16

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// loadWindow is the number of reports that connection-load is the mean of (design section 4).
+	// loadWindow is the number of reports that connection-load is the mean of (docs/policies.md).
 	loadWindow = 5
 	// shedStep is the most that the share of shed clients moves with one report: two points.
 	shedStep = 0.02
@@ -303,8 +303,8 @@ func (s *Store) evalSite(st *site, now time.Time) {
 	}
 }
 
-// evalCapacity ends a verdict that nothing supports any more: one whose load is as old as a dead report (design section
-// 4: it stands until a fresh report or until the site is dead). The caller holds mu.
+// evalCapacity ends a verdict that nothing supports any more: one whose load is as old as a dead report
+// (docs/policies.md: it stands until a fresh report or until the site is dead). The caller holds mu.
 func (s *Store) evalCapacity(st *site, now time.Time) {
 	if !st.overloaded && st.shed == 0 {
 		return

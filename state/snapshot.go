@@ -210,7 +210,7 @@ type Service struct {
 	// Chain is the *policy.Chain that decides for this service. It is opaque here, like Snapshot.Zones.
 	Chain any
 
-	// The pool in force: the members with InPool. See design section 6.
+	// The pool in force: the members with InPool. See docs/operations.md.
 	Pool      Role
 	PoolSince time.Time
 	PoolWhy   string

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// publishEvery is the least time between two publications that reports or time cause (design section 3).
+	// publishEvery is the least time between two publications that reports or time cause.
 	publishEvery = 200 * time.Millisecond
 	// tickEvery is how often the resolvers that asked are collected and Selections decay.
 	tickEvery = time.Second

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxProbes is the most targets of one response to a report (design section 9).
+	// maxProbes is the most targets of one response to a report (docs/agent.md).
 	maxProbes = 2000
 	// askedSlotCount is how many resolvers may ask within one tick and be noticed; more wait for another tick.
 	askedSlotCount = 8192

@@ -23,7 +23,7 @@ import (
 	"gslbd/state"
 )
 
-// firstChecks is how long readiness waits for the first results of gslbd's own checks (design section 10).
+// firstChecks is how long readiness waits for the first results of gslbd's own checks (docs/operations.md).
 const firstChecks = 5 * time.Second
 
 // A server is everything that runs, wired together. What starts what stands in newServer and run.

@@ -9,7 +9,7 @@ import (
 	"gslbd/state"
 )
 
-// ready reports whether the server should get queries, and why not. It is never failed by health (design section 10).
+// ready reports whether the server should get queries, and why not. It is never failed by health (docs/operations.md).
 func (s *server) ready() (bool, string) {
 	if s.stopping.Load() {
 		return false, "stopping"
