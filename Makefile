@@ -6,6 +6,7 @@ BIN   := bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X main.version=$(VERSION)
 FUZZTIME ?= 20s
+TESTS := $(GO) tool gotestsum --format pkgname-and-test-fails --format-hide-empty-pkg --
 
 .DEFAULT_GOAL := help
 .PHONY: help build run test check race fuzz bench golden geodb clean
@@ -21,16 +22,16 @@ run: build ## serve config.example.yaml on 127.0.0.1:5300 (Ctrl-C stops it)
 	$(BIN)/gslbd --config config.example.yaml
 
 test: ## run every test; those that need root or programs of the system say what they skip
-	$(GO) test ./...
+	$(TESTS) ./...
 
 race: ## run every test under the race detector
-	$(GO) test -race ./...
+	$(TESTS) -race ./...
 
 check: ## what to run before a push: format, vet, staticcheck, tests under the race detector, import graph
 	@unformatted=$$($(GO) tool gofumpt -l .); test -z "$$unformatted" || { echo "not formatted, run 'go tool gofumpt -w .':"; echo "$$unformatted"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	$(GO) test -race ./...
+	$(TESTS) -race ./...
 
 fuzz: ## run each fuzz target for FUZZTIME (20s)
 	@set -e; for pkg in $$($(GO) list ./...); do \
