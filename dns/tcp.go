@@ -87,6 +87,7 @@ type tcpConn struct {
 	stream        io.ReadWriter // what carries the messages: the same, or TLS upon it
 	overTLS       bool          // it was accepted where TLS is spoken
 	secure        *tls.Conn     // nil: no TLS, or not yet
+	ended         chan struct{} // closed when it has to make room; nil without TLS
 	server        *tcpServer
 	local, remote netip.AddrPort
 	client        netip.Prefix
@@ -177,6 +178,9 @@ func (s *tcpServer) admit(nc *net.TCPConn, secure bool) *tcpConn {
 	c.local = nc.LocalAddr().(*net.TCPAddr).AddrPort()
 	c.remote = nc.RemoteAddr().(*net.TCPAddr).AddrPort()
 	c.client = clientOf(c.remote.Addr())
+	if secure {
+		c.ended = make(chan struct{})
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if own := s.clients[c.client]; own != nil && own.Len() >= s.perClient {
@@ -207,6 +211,9 @@ func (s *tcpServer) end(e *list.Element) {
 	s.remove(c)
 	s.shed.Add(1)
 	_ = c.SetDeadline(time.Unix(1, 0)) // its goroutine wakes and closes it
+	if c.ended != nil {
+		close(c.ended) // and need not wait for its turn to compute
+	}
 }
 
 // makeRoom ends one connection, and reports whether there was any.

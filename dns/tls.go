@@ -217,9 +217,11 @@ func newTLSConfig(k *certificateKeeper) *tls.Config {
 // A tlsTransport is the TCP connection below TLS.
 type tlsTransport struct {
 	*net.TCPConn
-	computing chan struct{} // a handshake that computes has put a token in
-	until     time.Time     // of the handshake
-	shaking   bool          // the handshake is not over
+	computing chan struct{}   // a handshake that computes has put a token in
+	ended     <-chan struct{} // closed when the connection has to make room
+	until     time.Time       // of the handshake
+	shaking   bool            // the handshake is not over
+	holding   bool            // a token in computing is ours
 }
 
 // Read gives back the token for computing while it waits for the client.
@@ -227,13 +229,36 @@ func (t *tlsTransport) Read(b []byte) (int, error) {
 	if !t.shaking {
 		return t.TCPConn.Read(b)
 	}
-	<-t.computing
+	t.give()
 	n, err := t.TCPConn.Read(b)
-	t.computing <- struct{}{}
-	if err == nil && time.Now().After(t.until) {
+	if !t.take() || err == nil && time.Now().After(t.until) {
 		err = os.ErrDeadlineExceeded // the others took so long: what is late already shall cost no more
 	}
 	return n, err
+}
+
+// take waits for a token. It reports false, without one, when the connection has to make room: those that no longer count
+// must not wait on in any number while a flood of handshakes keeps the processors busy.
+func (t *tlsTransport) take() bool {
+	select {
+	case <-t.ended:
+		return false
+	default:
+	}
+	select {
+	case t.computing <- struct{}{}:
+		t.holding = true
+	case <-t.ended:
+	}
+	return t.holding
+}
+
+// give gives a token back that take has got.
+func (t *tlsTransport) give() {
+	if t.holding {
+		<-t.computing
+		t.holding = false
+	}
 }
 
 // SetWriteDeadline does nothing. It is crypto/tls that calls it, when it says goodbye, and would undo what was set.
@@ -242,13 +267,15 @@ func (t *tlsTransport) SetWriteDeadline(time.Time) error { return nil }
 // handshake lets TLS begin and reports whether it has. Few handshakes compute at a time, so that any number of them
 // leaves a processor to the queries; waiting for their clients they hold nothing but their connection.
 func (c *tcpConn) handshake() bool {
-	t := &tlsTransport{TCPConn: c.TCPConn, computing: c.server.computing, until: time.Now().Add(handshakeTime), shaking: true}
+	t := &tlsTransport{TCPConn: c.TCPConn, computing: c.server.computing, ended: c.ended, until: time.Now().Add(handshakeTime), shaking: true}
 	c.secure = tls.Server(t, c.server.tls)
 	c.stream = c.secure
 	c.expect(handshakeTime)
-	t.computing <- struct{}{}
-	err := c.secure.Handshake()
-	<-t.computing
+	err := os.ErrDeadlineExceeded
+	if t.take() {
+		err = c.secure.Handshake()
+		t.give()
+	}
 	t.shaking = false
 	if err == nil {
 		c.server.handshakes[handshakeDone].Add(1)

@@ -7,9 +7,11 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"math/big"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -128,5 +130,59 @@ func TestClientOf(t *testing.T) {
 		if got := clientOf(netip.MustParseAddr(addr)); got != netip.MustParsePrefix(want) {
 			t.Errorf("%s: %s, want %s", addr, got, want)
 		}
+	}
+}
+
+// TestHandshakesMakeRoom holds back all computing, as a flood of handshakes does: the connections that had to make room
+// must end all the same, or those that wait would have no bound.
+func TestHandshakesMakeRoom(t *testing.T) {
+	const most, more = 4, 12
+	opts, err := Options{Workers: 1, TCP: TCPOptions{MaxConnections: most}}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newTCPServer(opts, nil)
+	s.tls = newTLSConfig(&certificateKeeper{})
+	ln, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	s.computing <- struct{}{}
+	var running sync.WaitGroup
+	ends := make(chan struct{}, most+more)
+	clients := make([]net.Conn, most+more)
+	for i := range clients {
+		if clients[i], err = net.Dial("tcp4", ln.Addr().String()); err != nil {
+			t.Fatal(err)
+		}
+		nc, err := ln.AcceptTCP()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := s.admit(nc, true)
+		running.Go(func() {
+			c.serve()
+			ends <- struct{}{}
+		})
+	}
+	late := time.After(10 * time.Second)
+	for i := range more {
+		select {
+		case <-ends:
+		case <-late:
+			t.Fatalf("%d connections of %d that had to make room ended", i, more)
+		}
+	}
+	if got := s.open(); got != most {
+		t.Errorf("%d connections are open, want %d", got, most)
+	}
+	for _, c := range clients {
+		c.Close()
+	}
+	<-s.computing
+	running.Wait()
+	if len(s.computing) != 0 || s.open() != 0 {
+		t.Errorf("%d tokens are taken and %d connections open at the end", len(s.computing), s.open())
 	}
 }
