@@ -711,8 +711,12 @@ log: {format: text, queries: 0.5}
 	if diff := cmp.Diff(want, other.NeedsRestart(old)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := old.NeedsRestart(other); len(got) != len(want) {
-		t.Errorf("the other way: %q", got)
+	back := old.NeedsRestart(other)
+	if len(back) != len(want) {
+		t.Errorf("the other way: %q", back)
+	}
+	if want := "dns.tls.listen: 127.0.0.1:4 is in force, its removal needs a restart"; !slices.Contains(back, want) {
+		t.Errorf("the other way lacks %q: %q", want, back)
 	}
 	const text = "admin: {token_file: TOKEN}\n"
 	before, after := load(text, "old-word"), load(text, "new-word")

@@ -29,7 +29,11 @@ func (c *Config) NeedsRestart(old *Config) []string {
 		{"log.format", old.Log.Format, c.Log.Format},
 		{"log.queries", old.Log.Queries, c.Log.Queries},
 	} {
-		if s.old != s.now {
+		switch {
+		case s.old == s.now:
+		case s.now == "": // "nothing needs a restart" would say the opposite
+			out = append(out, fmt.Sprintf("%s: %s is in force, its removal needs a restart", s.key, s.old))
+		default:
 			out = append(out, fmt.Sprintf("%s: %s is in force, %s needs a restart", s.key, shown(s.old), shown(s.now)))
 		}
 	}
@@ -39,6 +43,7 @@ func (c *Config) NeedsRestart(old *Config) []string {
 	return out
 }
 
+// shown shows a setting that is in force.
 func shown(v any) string {
 	if v == "" {
 		return "nothing"
