@@ -1,4 +1,4 @@
-// Generate writes the databases of testdata/geo. Run it from the root of the repository:
+// Command generate writes the databases of testdata/geo. Run it from the root of the repository:
 //
 //	go run ./testdata/geo/generate
 //
