@@ -8,7 +8,7 @@
 // # What it refuses
 //
 // It does not guess. An address without an entry, a record without a usable field, coordinates that are missing, out of
-// range or the placeholder 0,0: all of these are unknown, never a place. A country's registration is not taken for a
+// range or 0,0 (which stands for nothing): all of these are unknown, never a place. A country's registration is not taken for a
 // location. A country alone gives its continent, since that is certain, but no coordinates.
 //
 // A file that is damaged, cut short, not a database or of a type without locations is refused whole, with an error that

@@ -162,9 +162,6 @@ func (r *Report) Measured() *state.Report {
 
 func (v *VirtualServer) measured() state.VirtualServer {
 	m := state.VirtualServer{Name: v.Name, Address: v.Address, Port: v.Port, Protocol: v.Protocol}
-	if v.Sessions != nil {
-		m.Sessions = *v.Sessions
-	}
 	m.Servers = make([]state.Server, len(v.Servers))
 	for i, s := range v.Servers {
 		m.Servers[i] = state.Server{Name: s.Name, Address: s.Address, State: serverState(s.State), Reason: s.Reason}

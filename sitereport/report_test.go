@@ -48,7 +48,7 @@ func TestDecodeExample(t *testing.T) {
 		HasNewSessions: true, NewSessions: 1200.5,
 		HasBits: true, BitsIn: 100000000, BitsOut: 500000000,
 		VirtualServers: []state.VirtualServer{{
-			Name: "web", Address: netip.MustParseAddr("1.1.1.1"), Port: 443, Protocol: "tcp", Sessions: 400000,
+			Name: "web", Address: netip.MustParseAddr("1.1.1.1"), Port: 443, Protocol: "tcp",
 			Servers: []state.Server{
 				{Name: "server1", Address: "10.1.1.10:443", State: state.ServerUp},
 				{Name: "server2", Address: "10.1.1.20:443", State: state.ServerDown, Reason: "HTTP 503"},

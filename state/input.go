@@ -124,8 +124,7 @@ type VirtualServer struct {
 	Address  netip.Addr // invalid: not given
 	Port     uint16     // 0: not given
 	Protocol string     // "tcp", "udp" or ""
-	Sessions uint64
-	Servers  []Server // empty: the report carries no health for it
+	Servers  []Server   // empty: the report carries no health for it
 }
 
 // A Server is one machine behind a virtual server.
