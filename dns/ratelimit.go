@@ -57,7 +57,8 @@ type RateLimitOptions struct {
 	LogOnly            bool           // count and log what would be limited, and send it
 }
 
-func (o RateLimitOptions) check() error {
+// Check says what is wrong with the options, or nil.
+func (o RateLimitOptions) Check() error {
 	switch {
 	case o.ResponsesPerSecond < 0 || o.ResponsesPerSecond > maxRate:
 		return fmt.Errorf("dns: rate_limit.responses_per_second: %d is not between 0 and %d", o.ResponsesPerSecond, maxRate)
@@ -162,7 +163,7 @@ func newLimiter(log *zap.Logger) *limiter {
 
 // set puts other options in force. Budgets stay as they are used up.
 func (l *limiter) set(o RateLimitOptions) error {
-	if err := o.check(); err != nil {
+	if err := o.Check(); err != nil {
 		return err
 	}
 	l.mu.Lock()

@@ -102,7 +102,7 @@ func (o Options) withDefaults() (Options, error) {
 	case len(o.TLS.Listen) > 0 && o.TLS.Certificate == nil:
 		return o, errors.New("dns: tls: addresses to listen on need a certificate")
 	}
-	return o, o.RateLimit.check()
+	return o, o.RateLimit.Check()
 }
 
 // NewResponder returns a Responder that needs no Server. The caller must Refresh it before the first query.

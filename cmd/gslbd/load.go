@@ -51,6 +51,9 @@ func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
 			errs = append(errs, fmt.Errorf("%s: %w", path, err))
 		}
 	}
+	if err := rateLimit(c).Check(); err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", path, err))
+	}
 	db, err := geo.Open(withPrevious(g.geo, previous))
 	if err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", path, err))
