@@ -199,7 +199,7 @@ func TestEmptyIsLoggedOnce(t *testing.T) {
 		testService{name: "www.gslb.test", ttl: 30, members: []string{"198.51.100.1"}})
 	r := w.responder(t, dns.Options{Log: zap.New(core)})
 	force := func(f state.Forced) {
-		w.store.SetForced(func(_, _, _, _ string) (state.Forced, string) { return f, "test" })
+		w.store.SetOrders(state.Orders{Force: func(_, _, _, _ string) state.Force { return state.Force{Forced: f, Why: "test"} }})
 		r = w.responder(t, dns.Options{Log: zap.New(core)})
 	}
 	for _, f := range []state.Forced{state.NotForced, state.ForcedDown, state.NotForced} {

@@ -45,6 +45,11 @@ type Report struct {
 	Load           *Load           `json:"load,omitempty"`
 	VirtualServers []VirtualServer `json:"virtual_servers,omitempty"`
 	RTTs           []RTT           `json:"rtts,omitempty"`
+
+	// Drained are the servers that the agent has set to drain because an answer told it to, and not yet set back.
+	Drained []state.DrainedServers `json:"drained,omitempty"`
+	// Warnings are what the agent could not do, and why, for the status of gslbd.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // Load is the load of the site's SLB.
@@ -101,10 +106,12 @@ type Answer struct {
 	// IntervalMS is how long the agent shall wait between reports, in milliseconds. It overrides the agent's file.
 	IntervalMS int64 `json:"interval_ms,omitempty"`
 
-	Probe    []ProbeTarget  `json:"probe"`    // resolvers to measure now, at most 2,000
-	Services []ServiceState `json:"services"` // the site's services
-	Drain    []string       `json:"drain"`    // virtual servers to drain
-	Warnings []string       `json:"warnings"` // what gslbd could not make sense of, for the agent's log
+	Probe       []ProbeTarget          `json:"probe"`                   // resolvers to measure now, at most 2,000
+	Services    []ServiceState         `json:"services"`                // the site's services
+	Drain       []string               `json:"drain"`                   // virtual servers to drain
+	Restore     []state.DrainedServers `json:"restore,omitempty"`       // servers in drain to set back
+	DeadAfterMS int64                  `json:"dead_after_ms,omitempty"` // within which the agent must have reached a gslbd for its word to count
+	Warnings    []string               `json:"warnings"`                // what gslbd could not make sense of, for the agent's log
 
 	Error string `json:"error,omitempty"` // what is wrong and where, when the report was refused
 }

@@ -212,7 +212,7 @@ func TestBlindnessFreezesOverloadAndPoolButNotOrders(t *testing.T) {
 		if !snap.Blind || !r.site("seoul").Overloaded || snap.Services[0].Pool != state.Primary {
 			t.Errorf("blind %v, overloaded %v, pool %v", snap.Blind, r.site("seoul").Overloaded, snap.Services[0].Pool)
 		}
-		r.s.SetForced(func(_, member, _, _ string) (state.Forced, string) { return state.ForcedDown, "order" })
+		r.s.SetOrders(state.Orders{Force: func(_, member, _, _ string) state.Force { return state.Force{Forced: state.ForcedDown, Why: "order"} }})
 		if m := r.member("www.example.com", "seoul"); m.Forced != state.ForcedDown {
 			t.Errorf("an order while blind: %v", m.Forced)
 		}

@@ -142,7 +142,7 @@ func (s *Store) configure(c *Config, now time.Time) {
 			s.cover(st, a)
 		}
 	}
-	s.applyForced()
+	s.applyOrders()
 }
 
 func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) *service {
@@ -200,13 +200,14 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 	return svc
 }
 
-// applyForced asks for the forced state of every member. The caller holds mu.
-func (s *Store) applyForced() {
+// applyOrders asks what is ordered for every member. The caller holds mu.
+func (s *Store) applyOrders() {
 	for _, svc := range s.svcOrder {
 		for _, m := range svc.members {
 			m.forced, m.forcedWhy = NotForced, ""
-			if s.forced != nil {
-				m.forced, m.forcedWhy = s.forced(svc.cfg.Name, m.cfg.Name, m.site.cfg.Name, m.site.cfg.Zone)
+			if s.orders.Force != nil {
+				f := s.orders.Force(svc.cfg.Name, m.cfg.Name, m.site.cfg.Name, m.site.cfg.Zone)
+				m.forced, m.forcedWhy = f.Forced, f.Why
 			}
 		}
 	}

@@ -278,14 +278,14 @@ func TestDamping(t *testing.T) {
 		r.settle()
 		r.want(false, "seoul")
 		// One that orders keep from answering is nobody.
-		r.s.SetForced(func(_, member, _, _ string) (state.Forced, string) {
+		r.s.SetOrders(state.Orders{Force: func(_, member, _, _ string) state.Force {
 			if member == "virginia" {
-				return state.ForcedDown, "order"
+				return state.Force{Forced: state.ForcedDown, Why: "order"}
 			}
-			return state.NotForced, ""
-		})
+			return state.Force{Forced: state.NotForced, Why: ""}
+		}})
 		r.want(true, "seoul")
-		r.s.SetForced(nil)
+		r.s.SetOrders(state.Orders{})
 		r.want(false, "seoul")
 		for range 60 {
 			r.report(says("seoul", up))
@@ -336,21 +336,21 @@ func TestForced(t *testing.T) {
 		r.report(says("seoul", down))
 		r.report(says("virginia", up))
 		r.settle()
-		r.s.SetForced(func(service, member, site, zone string) (state.Forced, string) {
+		r.s.SetOrders(state.Orders{Force: func(service, member, site, zone string) state.Force {
 			switch {
 			case service == "www.example.com" && member == "seoul" && zone == "z1":
-				return state.ForcedUp, "by ann"
+				return state.Force{Forced: state.ForcedUp, Why: "by ann"}
 			case site == "virginia":
-				return state.ForcedDown, "by bob"
+				return state.Force{Forced: state.ForcedDown, Why: "by bob"}
 			}
-			return state.NotForced, ""
-		})
+			return state.Force{Forced: state.NotForced, Why: ""}
+		}})
 		// Published at once; only "up" overrides the measurement.
 		r.want(true, "seoul", "virginia")
 		if m := r.member("www.example.com", "virginia"); m.Forced != state.ForcedDown || m.ForcedWhy != "by bob" {
 			t.Errorf("forced = %v %q", m.Forced, m.ForcedWhy)
 		}
-		r.s.SetForced(nil)
+		r.s.SetOrders(state.Orders{})
 		r.want(false, "seoul")
 		r.want(true, "virginia")
 	})

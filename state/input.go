@@ -53,6 +53,10 @@ type ServiceConfig struct {
 	SlowStart  time.Duration
 
 	FailoverRatio float64 // 0..1, see docs/operations.md
+	Failback      Failback
+	FailbackDelay time.Duration
+	DrainTimeout  time.Duration // of connection draining; 0: it is off, and sessions end one TTL after the change
+	MinServing    int           // members that are up which an evacuation must leave
 
 	PolicyName string
 	Chain      any           // published as Service.Chain
@@ -116,6 +120,9 @@ type Report struct {
 	BitsIn, BitsOut uint64 // per second
 	VirtualServers  []VirtualServer
 	RTTs            []RTTSample
+
+	Drained  []DrainedServers // that the agent has set to drain for us
+	Warnings []string         // of the agent
 }
 
 // A VirtualServer is one VIP and port of a site's SLB.
@@ -148,6 +155,11 @@ type RTTSample struct {
 type ReportResult struct {
 	Warnings []string
 	Probe    []ProbeTarget // resolvers to measure now, at most 2,000
+
+	Services  []ServiceState   // of the site, for connection draining
+	Drain     []string         // virtual servers to drain, as ServiceState names them
+	Restore   []DrainedServers // servers to set back
+	DeadAfter time.Duration
 }
 
 // A ProbeTarget is a resolver that a site shall measure.

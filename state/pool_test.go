@@ -145,7 +145,9 @@ func TestPoolAndOrders(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := start(t, failover(test.ratio))
 				r.machines(test.down...)
-				r.s.SetForced(func(_, member, _, _ string) (state.Forced, string) { return test.forced[member], "order" })
+				r.s.SetOrders(state.Orders{Force: func(_, member, _, _ string) state.Force {
+					return state.Force{Forced: test.forced[member], Why: "order"}
+				}})
 				if got := r.inPool(); !slices.Equal(got, test.want) {
 					t.Errorf("pool %v, want %v (%s)", got, test.want, r.s.Snapshot().Services[0].PoolWhy)
 				}

@@ -67,7 +67,7 @@ func TestOrderOfSitesDoesNotMatter(t *testing.T) {
 			r := start(t, c)
 			time.Sleep(time.Second)
 			for round := range 4 {
-				r.s.SetForced(nil) // publishes, so that nothing more is published before all have reported
+				r.s.SetOrders(state.Orders{}) // publishes, so that nothing more is published before all have reported
 				for _, i := range order {
 					rep := reportOf(c, fmt.Sprintf("site%d", i), []state.ServerState{up, down, maint}[(i+round)%3])
 					rep.Sessions = uint64(400 * ((i + round) % 4))
@@ -145,7 +145,7 @@ func TestReadersWhilePublishing(t *testing.T) {
 				s.Check(state.CheckResult{Service: "s1.example.com", Member: "m1", Up: n%2 == 0})
 				if n%10 == 0 {
 					s.Configure(c)
-					s.SetForced(func(string, string, string, string) (state.Forced, string) { return state.ForcedUp, "" })
+					s.SetOrders(state.Orders{Force: func(string, string, string, string) state.Force { return state.Force{Forced: state.ForcedUp, Why: ""} }})
 				}
 			}
 		})
@@ -169,7 +169,7 @@ func BenchmarkPublish(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		s.SetForced(nil) // publishes, after visiting every member
+		s.SetOrders(state.Orders{}) // publishes, after visiting every member
 	}
 }
 

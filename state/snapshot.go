@@ -190,7 +190,11 @@ type Site struct {
 
 	RTTBlind      bool
 	RTTBlindSince time.Time
-	Warnings      []string // of the last report
+	Warnings      []string // of the last report, and those that its agent sent
+
+	Drained []DrainedServers // what the agent says that it has set to drain, by the last fresh report
+	InDrain []DrainedServers // the servers that are in drain, by the last fresh report
+	Listed  []string         // the virtual servers of members in the last fresh report, as ServiceState names them
 }
 
 // A Service is one load-balanced name.
@@ -218,6 +222,14 @@ type Service struct {
 	// PoolTransitions counts the changes of Pool since the start of the process.
 	PoolTransitions uint64
 
+	Failback   Failback
+	Held       bool      // the primaries suffice again, and failback holds the backups in force
+	HeldWhy    string    // shown to people
+	HeldUntil  time.Time // of failback: delay, unless the condition breaks; zero: until an operator says so
+	Unlatched  bool      // failback: manual holds it, or would, and no latch stands for that yet: control makes one
+	StagedPool Role      // the pool that would be in force if all staged orders stood at 100 %
+	MinServing int       // members that are up which an evacuation must leave
+
 	Rotation *Rotation // never nil in a snapshot that a Store published
 	Counters *Counters // likewise
 
@@ -238,8 +250,15 @@ type Member struct {
 	InPool     bool
 	Hash       uint64 // HashName(Name): the same in every process, for rendezvous hashing
 
-	Forced    Forced
-	ForcedWhy string
+	InStagedPool bool // of Service.StagedPool
+
+	Forced      Forced
+	ForcedWhy   string
+	ForcedSince time.Time
+	Moved       []Stage // staged orders, each of which moves a share of the clients away
+
+	// HandedOut is atomic, and never nil in a snapshot that a Store published.
+	HandedOut *HandedOut
 
 	Up        [2]bool // by Family: measured, damped and frozen state with orders "up" applied. False for a family that it lacks
 	Since     [2]time.Time

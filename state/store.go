@@ -69,7 +69,7 @@ type Store struct {
 	rtt         *RTTTable
 	geo         *geo.DB
 	zones       any // of the configuration
-	forced      func(service, member, site, zone string) (Forced, string)
+	orders      Orders
 	dirty       bool
 	due         time.Time // the next change that time alone brings; zero: none
 	publishedAt time.Time
@@ -159,14 +159,14 @@ func (s *Store) SetGeo(db *geo.DB) {
 	s.kick()
 }
 
-// SetForced sets where forced states come from, and publishes at once. The Store calls fn for every member now and at
-// every Configure, never while serving; whoever changes orders calls SetForced again. A nil fn forces nothing. The
-// string says why and is shown to people.
-func (s *Store) SetForced(fn func(service, member, site, zone string) (Forced, string)) {
+// SetOrders sets what operators have ordered, and publishes at once. The Store calls the functions for every member, service
+// and site now and at every Configure, never while serving; whoever makes them calls SetOrders again when what they return
+// changes.
+func (s *Store) SetOrders(o Orders) {
 	now := time.Now()
 	s.mu.Lock()
-	s.forced = fn
-	s.applyForced()
+	s.orders = o
+	s.applyOrders()
 	if s.configured {
 		s.publish(now)
 	}
