@@ -34,6 +34,10 @@ func startBackend(t *testing.T, name string) *backend {
 			http.Error(w, "sick", http.StatusServiceUnavailable)
 			return
 		}
+		if r.URL.Path == "/slow" { // a session that stays open
+			<-r.Context().Done()
+			return
+		}
 		io.WriteString(w, name+"\n")
 	})}
 	go srv.Serve(l)
@@ -44,14 +48,20 @@ func startBackend(t *testing.T, name string) *backend {
 // A haproxySite is a site with a real HAProxy before two web servers, and a real agent beside it.
 type haproxySite struct {
 	vip     string // host:port that HAProxy listens on
+	socket  string // its runtime socket
 	servers [2]*backend
 	haproxy *process
 	agent   *process
 }
 
-// startHAProxySite starts a site whose frontend listens on host, a loopback address, and whose agent reports to s.
-func startHAProxySite(t *testing.T, s *gslbd, site, host string) *haproxySite {
+// startHAProxySite starts a site whose frontend listens on host, a loopback address, and whose agent reports to servers.
+// extra is added to the agent's file.
+func startHAProxySite(t *testing.T, site, host, extra string, servers ...*gslbd) *haproxySite {
 	t.Helper()
+	var reports []string
+	for _, s := range servers {
+		reports = append(reports, "http://"+s.reports)
+	}
 	haproxy := needProgram(t, "haproxy")
 	x := &haproxySite{servers: [2]*backend{startBackend(t, site+"-server1"), startBackend(t, site+"-server2")}}
 	l, err := net.Listen("tcp", host+":0")
@@ -90,13 +100,14 @@ backend be-web
 		return resp.StatusCode == http.StatusOK
 	})
 	write(t, filepath.Join(dir, "agent.yaml"), fmt.Sprintf(`site: %s
-servers: ["http://%s"]
+servers: [%s]
 interval: 1s
 haproxy:
   - socket: %s
     virtual_servers:
       - {name: web, frontend: fe-web, backend: be-web, address: %s, port: %s, protocol: tcp}
-`, site, s.reports, sock, host, port))
+`, site, quoted(reports), sock, host, port)+extra)
+	x.socket = sock
 	x.agent = start(t, filepath.Join(binaries, "gslb-agent"), "--config", filepath.Join(dir, "agent.yaml"))
 	return x
 }
@@ -120,8 +131,8 @@ func TestHAProxyAndAgent(t *testing.T) {
       - {name: seoul, site: seoul, addresses: [127.0.11.1], preference: 50}
       - {name: virginia, site: virginia, addresses: [127.0.12.1]}
 `)
-	startHAProxySite(t, s, "seoul", "127.0.11.1")
-	virginia := startHAProxySite(t, s, "virginia", "127.0.12.1")
+	startHAProxySite(t, "seoul", "127.0.11.1", "", s)
+	virginia := startHAProxySite(t, "virginia", "127.0.12.1", "", s)
 	s.wantAnswer(t, 10*time.Second, www, "127.0.12.1")
 
 	// 500 connections, held open.

@@ -181,15 +181,16 @@ func freeAddr(t *testing.T) string {
 // A gslbd is a running server under test.
 type gslbd struct {
 	*process
-	dns, reports, admin string // host:port
-	dir, config         string // the configuration's folder and file
+	dns, reports, admin string   // host:port
+	dir, config         string   // the configuration's folder and file
+	etcd                []string // endpoints that share its orders
 }
 
 // startGSLBD writes the configuration body below the server's addresses and starts the real binary. In the body, the
 // folder testdata stands for the project's.
-func startGSLBD(t *testing.T, body string) *gslbd {
+func startGSLBD(t *testing.T, body string, etcd ...string) *gslbd {
 	t.Helper()
-	s := &gslbd{dns: freeAddr(t), reports: freeAddr(t), admin: freeAddr(t), dir: t.TempDir()}
+	s := &gslbd{dns: freeAddr(t), reports: freeAddr(t), admin: freeAddr(t), dir: t.TempDir(), etcd: etcd}
 	s.config = filepath.Join(s.dir, "gslbd.yaml")
 	s.write(t, body)
 	s.run(t)
@@ -220,11 +221,20 @@ func (s *gslbd) write(t *testing.T, body string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("dns: {listen: [%q], drain_time: 0s}\nreports: {listen: %q, interval: 1s, stale_after: 3s, dead_after: 6s}\nadmin: {listen: %q}\nstate: {directory: state}\n",
-		s.dns, s.reports, s.admin) + strings.ReplaceAll(body, "testdata/", project+"/testdata/")
+	text := fmt.Sprintf("dns: {listen: [%q], drain_time: 0s}\nreports: {listen: %q, interval: 1s, stale_after: 3s, dead_after: 6s}\nadmin: {listen: %q}\nstate: {directory: state, etcd: {endpoints: [%s]}}\n",
+		s.dns, s.reports, s.admin, quoted(s.etcd)) + strings.ReplaceAll(body, "testdata/", project+"/testdata/")
 	if err := os.WriteFile(s.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// quoted writes a list of strings for YAML.
+func quoted(list []string) string {
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = strconv.Quote(s)
+	}
+	return strings.Join(out, ", ")
 }
 
 // reload replaces the configuration and reloads it with gslbctl, as an operator would.
