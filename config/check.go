@@ -3,6 +3,7 @@ package config
 import (
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,7 @@ func (k *checker) check() {
 	k.reports()
 	k.admin()
 	k.state()
+	k.exec()
 	k.sites()
 	k.geo()
 	k.zoneAliases()
@@ -109,20 +111,30 @@ func (k *checker) dnsTLS() {
 			k.fail(at("dns.tls.listen", i), "%q has port 53, which is for DNS without TLS (RFC 7858 section 3.1): use 853", l)
 		}
 	}
-	files := []struct{ file, key, what string }{{t.Certificate, "dns.tls.certificate", "certificate"}, {t.Key, "dns.tls.key", "private key of the certificate"}}
+	needs := ""
+	if len(t.Listen) > 0 {
+		needs = "dns.tls.listen"
+	}
+	k.certificate(&t.Certificate, &t.Key, "dns.tls", needs)
+}
+
+// certificate checks the two files of a certificate in the section at path, which have to stand together; needs is the
+// setting that has none without them, if any.
+func (k *checker) certificate(certificate, key *string, path, needs string) {
+	files := []struct{ file, key, what string }{{*certificate, path + ".certificate", "certificate"}, {*key, path + ".key", "private key of the certificate"}}
 	for i, f := range files {
 		other := files[1-i]
 		switch {
 		case f.file != "" || k.failed[f.key]:
-		case len(t.Listen) > 0:
-			k.fail(f.key, "is missing, and dns.tls.listen needs it: name the file of the %s", f.what)
+		case needs != "":
+			k.fail(f.key, "is missing, and %s needs it: name the file of the %s", needs, f.what)
 		case other.file != "":
 			k.fail(f.key, "is missing, and %s is of no use without it: name the file of the %s, or remove both", other.key, f.what)
 		}
 	}
-	t.Certificate, t.Key = k.resolve(t.Certificate), k.resolve(t.Key)
-	k.checkFile(t.Certificate, "dns.tls.certificate")
-	k.secretFile(t.Key, "dns.tls.key") // only whether it can be used is of interest: its content is not ours to judge
+	*certificate, *key = k.resolve(*certificate), k.resolve(*key)
+	k.checkFile(*certificate, path+".certificate")
+	k.secretFile(*key, path+".key") // only whether it can be used is of interest: its content is not ours to judge
 }
 
 // A listener is one address that is listened on.
@@ -183,9 +195,16 @@ func short(t time.Duration) string {
 
 func (k *checker) admin() {
 	a := &k.c.Admin
-	if offLoopback(a.Listen) && a.TokenFile == "" && !k.failed["admin.token_file"] {
-		k.fail("admin.listen", "%s can be reached from other machines, which needs admin.token_file: write one, or listen on loopback", a.Listen)
+	if offLoopback(a.Listen) && a.TokenFile == "" && a.TLS.ClientCA == "" && !k.failed["admin.token_file"] && !k.failed["admin.tls.client_ca"] {
+		k.fail("admin.listen", "%s can be reached from other machines, which needs admin.token_file or admin.tls.client_ca: write one of them, or listen on loopback", a.Listen)
 	}
+	needs := ""
+	if a.TLS.ClientCA != "" {
+		needs = "admin.tls.client_ca"
+	}
+	k.certificate(&a.TLS.Certificate, &a.TLS.Key, "admin.tls", needs)
+	a.TLS.ClientCA = k.resolve(a.TLS.ClientCA)
+	k.checkFile(a.TLS.ClientCA, "admin.tls.client_ca")
 	a.TokenFile = k.resolve(a.TokenFile)
 	a.Token = k.secret(a.TokenFile, "admin.token_file")
 }
@@ -195,6 +214,43 @@ func (k *checker) state() {
 	s.Directory = k.resolve(s.Directory)
 	if info, err := os.Stat(s.Directory); err == nil && !info.IsDir() {
 		k.fail("state.directory", "%s is not a directory", s.Directory)
+	}
+	e := &s.Etcd
+	k.certificate(&e.Certificate, &e.Key, "state.etcd", "")
+	e.CA = k.resolve(e.CA)
+	k.checkFile(e.CA, "state.etcd.ca")
+	if len(e.Endpoints) == 0 {
+		return
+	}
+	secure := strings.HasPrefix(e.Endpoints[0], "https:")
+	for i, endpoint := range e.Endpoints {
+		if strings.HasPrefix(endpoint, "https:") != secure && !k.brokenBelow("state.etcd.endpoints") {
+			k.fail(at("state.etcd.endpoints", i), "%q has another scheme than %q: write https for all, or http for all", endpoint, e.Endpoints[0])
+			return
+		}
+	}
+	for _, f := range []struct{ file, key string }{{e.Certificate, "state.etcd.certificate"}, {e.CA, "state.etcd.ca"}} {
+		if f.file != "" && !secure {
+			k.fail(f.key, "is for TLS, and state.etcd.endpoints are http: write https there, or remove it")
+		}
+	}
+}
+
+// exec checks the operator's program. Its path is relative to the file, as all paths are.
+func (k *checker) exec() {
+	command := k.c.Evacuation.Exec.Command
+	if len(command) == 0 || k.brokenBelow("evacuation.exec.command") {
+		return
+	}
+	path := at("evacuation.exec.command", 0)
+	command[0] = filepath.Clean(k.resolve(command[0]))
+	switch info, err := os.Stat(command[0]); {
+	case err != nil:
+		k.fail(path, "%s: write the path of the program, which is not looked for in PATH", err)
+	case !info.Mode().IsRegular():
+		k.fail(path, "%s is not a file", command[0])
+	case info.Mode().Perm()&0o111 == 0:
+		k.fail(path, "%s cannot be executed (mode %04o): run chmod +x %s", command[0], info.Mode().Perm(), command[0])
 	}
 }
 
@@ -271,8 +327,9 @@ func (k *checker) zoneAliases() {
 	for i, a := range k.c.ZoneAliases {
 		path := at("zone_aliases", i)
 		k.unique(seen, a.ID, path+".id")
-		if a.ID != "" && !slices.Contains(zones, a.ID) && !k.broken("sites", "zone") {
-			k.fail(path+".id", "no site has the zone %q%s", a.ID, suggest(a.ID, zones))
+		used := slices.ContainsFunc(zones, func(z string) bool { return z == a.ID || slices.Contains(a.Names, z) })
+		if a.ID != "" && !used && !k.broken("sites", "zone") {
+			k.warn(path+".id", "no site has the zone %q%s", a.ID, suggest(a.ID, zones))
 		}
 	}
 	for i, a := range k.c.ZoneAliases {
@@ -495,9 +552,15 @@ func (k *checker) doubts() {
 			}
 		}
 	}
-	k.later("zone_aliases", len(k.c.ZoneAliases) > 0, "evacuation")
-	k.later("evacuation.exec.timeout", k.c.Evacuation.Exec.Timeout != time.Minute, "evacuation")
-	k.later("state.etcd.prefix", k.c.State.Etcd.Prefix != "/gslbd", "shared orders")
+	if exec := k.c.Evacuation.Exec; len(exec.Command) == 0 {
+		k.noEffect("evacuation.exec.timeout", exec.Timeout != time.Minute, " without evacuation.exec.command")
+	}
+	if e := k.c.State.Etcd; len(e.Endpoints) == 0 {
+		const why = " without state.etcd.endpoints: orders are not shared"
+		k.noEffect("state.etcd.prefix", e.Prefix != "/gslbd", why)
+		k.noEffect("state.etcd.certificate", e.Certificate != "", why)
+		k.noEffect("state.etcd.ca", e.CA != "", why)
+	}
 	used := map[string]bool{}      // policies
 	choosing := map[string]bool{}  // those of a service with a choice
 	serving := map[string]uint32{} // the largest TTL by site
@@ -537,10 +600,10 @@ func (k *checker) doubts() {
 	}
 }
 
-// later warns of a setting that is known and read, but belongs to something that this version does not have.
-func (k *checker) later(path string, set bool, what string) {
+// noEffect warns of a setting that another one leaves without effect. One that has its default only shows what there is.
+func (k *checker) noEffect(path string, set bool, why string) {
 	if set && k.given(path) {
-		k.warn(path, "has no effect: this version has no %s", what)
+		k.warn(path, "has no effect%s", why)
 	}
 }
 
@@ -577,8 +640,10 @@ func (k *checker) serviceDoubts(s *Service, path string) {
 	if p == nil {
 		return
 	}
-	k.later(path+".min_serving", s.MinServing != 1, "evacuation")
-	k.later(path+".failover.connection_draining.timeout", s.Failover.ConnectionDraining.Timeout != 5*time.Minute, "connection draining")
+	if k.given(path+".min_serving") && s.MinServing > len(s.Members) {
+		k.warn(path+".min_serving", "%d is above the number of members, %d: every evacuation that takes one of them will need to be forced", s.MinServing, len(s.Members))
+	}
+	k.failoverDoubts(s, path+".failover")
 	if s.OnAllDown != "backup" && len(s.LastResort) > 0 {
 		k.warn(path+".last_resort", "has no effect without on_all_down: backup")
 	}
@@ -604,10 +669,27 @@ func (k *checker) serviceDoubts(s *Service, path string) {
 	healthOnly(".on_all_down", k.given(path+".on_all_down"))
 	healthOnly(".slow_start", s.SlowStart > 0)
 	healthOnly(".failover.drop_when_all_down", s.Failover.DropWhenAllDown)
-	if s.Failover.Ratio > 0 && !slices.ContainsFunc(s.Members, func(m Member) bool { return m.Role == "backup" }) {
-		k.warn(path+".failover.ratio", "has no effect: no member has the role backup")
-	}
 	k.preferenceDoubts(s, p, path)
+}
+
+// failoverDoubts warns of what a service without backups has no use for, and of what another choice leaves unused.
+func (k *checker) failoverDoubts(s *Service, path string) {
+	f := s.Failover
+	delay, timeout := f.FailbackDelay != time.Minute, f.ConnectionDraining.Timeout != 5*time.Minute
+	if !slices.ContainsFunc(s.Members, func(m Member) bool { return m.Role == "backup" }) {
+		const why = ": no member has the role backup"
+		k.noEffect(path+".ratio", f.Ratio > 0, why)
+		k.noEffect(path+".failback", f.Failback != "auto", why)
+		k.noEffect(path+".failback_delay", delay, why)
+		k.noEffect(path+".connection_draining.timeout", timeout, why)
+		return
+	}
+	if f.Failback != "delay" {
+		k.noEffect(path+".failback_delay", delay, " without failback: delay")
+	}
+	if !f.ConnectionDraining.Enabled {
+		k.noEffect(path+".connection_draining.timeout", timeout, ": enabled is false")
+	}
 }
 
 // preferenceDoubts warns of preferences that a policy does not use as one would think.

@@ -187,6 +187,50 @@ func TestFailover(t *testing.T) {
 	}
 }
 
+func TestFailback(t *testing.T) {
+	draining := func(enabled bool, timeout time.Duration) config.ConnectionDraining {
+		return config.ConnectionDraining{Enabled: enabled, Timeout: timeout}
+	}
+	want := []config.Failover{
+		{Failback: "delay", FailbackDelay: 5 * time.Minute, ConnectionDraining: draining(true, 10*time.Second)},
+		{Failback: "manual", FailbackDelay: time.Minute, ConnectionDraining: draining(false, 5*time.Minute)},
+		{Failback: "auto", FailbackDelay: time.Minute, ConnectionDraining: draining(true, 5*time.Minute)},
+	}
+	minServing := []int{2, 0, 1}
+	for i, s := range good(t, "failback").Services {
+		if diff := cmp.Diff(want[i], s.Failover); diff != "" || s.MinServing != minServing[i] {
+			t.Errorf("%s: min_serving is %d, failover (-want +got):\n%s", s.Name, s.MinServing, diff)
+		}
+	}
+}
+
+func TestEvacuation(t *testing.T) {
+	c := good(t, "evacuation")
+	want := config.Exec{Command: []string{"/bin/sh", "-e", "-c", "-e"}, Timeout: 5 * time.Minute}
+	if diff := cmp.Diff(want, c.Evacuation.Exec); diff != "" {
+		t.Errorf("exec (-want +got):\n%s", diff)
+	}
+	if want := (config.Etcd{Endpoints: []string{"http://127.0.0.1:2379", "http://[::1]:2379"}, Prefix: "/fleets/one"}); !cmp.Equal(want, c.State.Etcd) {
+		t.Errorf("etcd is %+v", c.State.Etcd)
+	}
+	// A relative path is relative to the file, like all of them.
+	path := write(t, "evacuation: {exec: {command: [bin/evacuate, bin/evacuate]}}\n")
+	program := filepath.Join(filepath.Dir(path), "bin", "evacuate")
+	if err := os.Mkdir(filepath.Dir(program), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(program, nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := config.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Evacuation.Exec.Command; !slices.Equal(got, []string{program, "bin/evacuate"}) {
+		t.Errorf("command is %q", got)
+	}
+}
+
 func TestChecks(t *testing.T) {
 	c := good(t, "checks")
 	base := config.HealthCheck{Interval: 10 * time.Second, Timeout: 2 * time.Second, Rise: 2, Fall: 3}
@@ -394,7 +438,7 @@ func TestEnvironmentRefused(t *testing.T) {
 		{"GSLBD_LOG__LEVEL", "", `log.level: must not be empty`},
 		{"GSLBD_REPORTS__LISTEN", "localhost:1", `reports.listen: "localhost:1" is not an address to listen on: write an IP address and a port, such as 127.0.0.1:5300, [::1]:5300, or :5300 for every address`},
 		{"GSLBD_DNS__COOKIES__ENABLED", "on", `dns.cookies.enabled: "on" is not true or false`},
-		{"GSLBD_ADMIN__LISTEN", "192.0.2.1:80", `admin.listen: 192.0.2.1:80 can be reached from other machines, which needs admin.token_file: write one, or listen on loopback`},
+		{"GSLBD_ADMIN__LISTEN", "192.0.2.1:80", `admin.listen: 192.0.2.1:80 can be reached from other machines, which needs admin.token_file or admin.tls.client_ca: write one of them, or listen on loopback`},
 		{"GSLBD_DNS__LISTEN", "127.0.0.1:53", `stands for a list or an entry of one, and the environment sets single values only: write it in the file`},
 		{"GSLBD_SITES__0__NAME", "seoul", `stands for a list or an entry of one, and the environment sets single values only: write it in the file`},
 		{"GSLBD_SITES__NAME", "seoul", `stands for a list or an entry of one, and the environment sets single values only: write it in the file`},
@@ -586,34 +630,58 @@ func TestCookieSecrets(t *testing.T) {
 	}
 }
 
-// TestKeyFile checks that the key of DNS over TLS is held to the rules of a secret, and that its path is resolved.
+// TestKeyFile checks that private keys are held to the rules of a secret, and that the paths beside them are resolved.
 func TestKeyFile(t *testing.T) {
-	path := write(t, "dns:\n  tls: {listen: [\":8853\"], certificate: c.pem, key: k.pem}\n")
-	certificate, key := filepath.Join(filepath.Dir(path), "c.pem"), filepath.Join(filepath.Dir(path), "k.pem")
-	for _, file := range []string{certificate, key} {
-		if err := os.WriteFile(file, []byte("PEM"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want := path + ":2: dns.tls.key: " + key + " can be read or written by others than its owner (mode 0644): run chmod 600 " + key
-	if _, _, err := config.Load(path); err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
-	}
-	if err := os.Chmod(key, 0o400); err != nil {
-		t.Fatal(err)
-	}
-	c, _, err := config.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(config.DNSTLS{Listen: []string{":8853"}, Certificate: certificate, Key: key}, c.DNS.TLS); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if err := os.Remove(certificate); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := config.Load(path); err == nil || !strings.Contains(err.Error(), ":2: dns.tls.certificate: stat "+certificate) {
-		t.Errorf("a missing certificate: %v", err)
+	for _, tt := range []struct {
+		section, text string
+		got           func(*config.Config) []string
+	}{
+		{
+			"dns.tls", "dns:\n  tls: {listen: [\":8853\"], certificate: c.pem, key: k.pem}\n",
+			func(c *config.Config) []string { return []string{c.DNS.TLS.Certificate, c.DNS.TLS.Key} },
+		},
+		{
+			"admin.tls", "admin: {listen: \":8053\",\n  tls: {certificate: c.pem, key: k.pem, client_ca: c.pem}}\n",
+			func(c *config.Config) []string {
+				return []string{c.Admin.TLS.Certificate, c.Admin.TLS.Key, c.Admin.TLS.ClientCA}
+			},
+		},
+		{
+			"state.etcd", "state:\n  etcd: {endpoints: [\"https://127.0.0.1:2379\"], certificate: c.pem, key: k.pem, ca: c.pem}\n",
+			func(c *config.Config) []string {
+				return []string{c.State.Etcd.Certificate, c.State.Etcd.Key, c.State.Etcd.CA}
+			},
+		},
+	} {
+		t.Run(tt.section, func(t *testing.T) {
+			path := write(t, tt.text)
+			certificate, key := filepath.Join(filepath.Dir(path), "c.pem"), filepath.Join(filepath.Dir(path), "k.pem")
+			for _, file := range []string{certificate, key} {
+				if err := os.WriteFile(file, []byte("PEM"), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want := path + ":2: " + tt.section + ".key: " + key + " can be read or written by others than its owner (mode 0644): run chmod 600 " + key
+			if _, _, err := config.Load(path); err == nil || err.Error() != want {
+				t.Errorf("got  %v\nwant %s", err, want)
+			}
+			if err := os.Chmod(key, 0o400); err != nil {
+				t.Fatal(err)
+			}
+			c, _, err := config.Load(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]string{certificate, key, certificate}[:len(tt.got(c))], tt.got(c)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if err := os.Remove(certificate); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := config.Load(path); err == nil || !strings.Contains(err.Error(), ":2: "+tt.section+".certificate: stat "+certificate) {
+				t.Errorf("a missing certificate: %v", err)
+			}
+		})
 	}
 }
 
@@ -681,14 +749,14 @@ func TestNeedsRestart(t *testing.T) {
 		return c
 	}
 	old := load("state: {directory: /a}\n", "a")
-	if got := load("state: {directory: /a}\nlog: {level: debug}\ndns: {ecs: false, drain_time: 1s}\nreports: {interval: 1s}\n", "a").NeedsRestart(old); got != nil {
+	if got := load("state: {directory: /a}\nlog: {level: debug}\ndns: {ecs: false, drain_time: 1s}\nreports: {interval: 1s}\nevacuation: {exec: {command: [/bin/sh]}}\n", "a").NeedsRestart(old); got != nil {
 		t.Errorf("needs a restart: %q", got)
 	}
 	other := load(`
 dns: {listen: ["127.0.0.1:1", "[::1]:1"], nsid: a, version: b, ecs: false, max_udp_payload: 512, tcp: {idle_timeout: 2m, max_connections: 9, max_connections_per_client: 8}, tls: {listen: ["127.0.0.1:4"], certificate: TOKEN, key: TOKEN}}
 reports: {listen: "127.0.0.1:2"}
-admin: {listen: "127.0.0.1:3", token_file: TOKEN, telemetry_per_service: false}
-state: {directory: /b}
+admin: {listen: "127.0.0.1:3", token_file: TOKEN, telemetry_per_service: false, tls: {certificate: TOKEN, key: TOKEN}}
+state: {directory: /b, etcd: {endpoints: ["https://192.0.2.1:1", "https://192.0.2.2:1"], prefix: /c, certificate: TOKEN, key: TOKEN, ca: TOKEN}}
 log: {format: text, queries: 0.5}
 `, "a")
 	want := []string{
@@ -702,9 +770,15 @@ log: {format: text, queries: 0.5}
 		"dns.tls.listen: nothing is in force, 127.0.0.1:4 needs a restart",
 		"reports.listen: 127.0.0.1:8054 is in force, 127.0.0.1:2 needs a restart",
 		"admin.listen: 127.0.0.1:8053 is in force, 127.0.0.1:3 needs a restart",
+		"admin.tls: HTTP is in force, HTTPS needs a restart",
 		"admin.token_file: nothing is in force, " + token + " needs a restart",
 		"admin.telemetry_per_service: true is in force, false needs a restart",
 		"state.directory: /a is in force, /b needs a restart",
+		"state.etcd.endpoints: nothing is in force, https://192.0.2.1:1, https://192.0.2.2:1 needs a restart",
+		"state.etcd.prefix: /gslbd is in force, /c needs a restart",
+		"state.etcd.certificate: nothing is in force, " + token + " needs a restart",
+		"state.etcd.key: nothing is in force, " + token + " needs a restart",
+		"state.etcd.ca: nothing is in force, " + token + " needs a restart",
 		"log.format: json is in force, text needs a restart",
 		"log.queries: 0 is in force, 0.5 needs a restart",
 	}

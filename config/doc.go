@@ -14,6 +14,7 @@
 //	required      the key must be written
 //	min, max      the range, both inclusive, in the file's spelling; of a list: of each value
 //	size          the largest number of entries of a list
+//	repeat        entries of the list may be equal
 //	enum          the words allowed, separated by "|"
 //	as            the spelling: percent, bandwidth, seconds, or the form of a string (domain, name, listen, ...)
 //	off           the word "off" means zero

@@ -27,7 +27,10 @@ var forms = map[string]func(string) (string, error){
 	"regexp":    regexpForm,
 	"urlpath":   urlPathForm,
 	"host":      hostForm,
-	"url":       urlForm,
+	"url":       urlForm("a gslbd", "http://192.0.2.1:8054"),
+	"endpoint":  urlForm("a member of etcd", "https://192.0.2.1:2379"),
+	"prefix":    prefixForm,
+	"argument":  keep(4096, func(r rune) bool { return r != 0 }),
 	"socket":    socketForm,
 	"interface": interfaceForm,
 	"alpn":      alpnForm,
@@ -37,6 +40,7 @@ var (
 	nameSyntax    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 	labelSyntax   = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,128}$`)
 	domainSyntax  = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?$`)
+	prefixSyntax  = regexp.MustCompile(`^(/[A-Za-z0-9._-]+)+$`)
 	countrySyntax = regexp.MustCompile(`^[A-Z]{2}$`)
 )
 
@@ -198,14 +202,24 @@ func isPort(s string) bool {
 	return err == nil && n > 0 && strconv.FormatUint(n, 10) == s
 }
 
-// urlForm is the URL of a gslbd; what follows the host is ours.
-func urlForm(s string) (string, error) {
-	u, err := url.Parse(s)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() != "" && !isPort(u.Port()) ||
-		u.User != nil || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "" {
-		return "", fmt.Errorf("%s is not the URL of a gslbd: write http or https, host and port only, such as http://192.0.2.1:8054", quote(s))
+// urlForm is the URL of a server; what follows the host is not the operator's to choose.
+func urlForm(whose, example string) func(string) (string, error) {
+	return func(s string) (string, error) {
+		u, err := url.Parse(s)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() != "" && !isPort(u.Port()) ||
+			u.User != nil || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "" {
+			return "", fmt.Errorf("%s is not the URL of %s: write http or https, host and port only, such as %s", quote(s), whose, example)
+		}
+		return u.Scheme + "://" + strings.ToLower(u.Host), nil
 	}
-	return u.Scheme + "://" + strings.ToLower(u.Host), nil
+}
+
+// prefixForm is what the keys of a fleet begin with.
+func prefixForm(s string) (string, error) {
+	if !prefixSyntax.MatchString(s) || len(s) > 128 {
+		return "", fmt.Errorf("%s is not a prefix of keys: write one that begins with / and goes on with letters, digits, dots, hyphens, underscores and inner slashes, at most 128 characters, such as /gslbd", quote(s))
+	}
+	return s, nil
 }
 
 // socketForm is a unix socket or a TCP address.

@@ -9,6 +9,7 @@ import (
 // a reload cannot change: each with both values, but for the content of secrets.
 func (c *Config) NeedsRestart(old *Config) []string {
 	var out []string
+	encrypted := map[bool]string{false: "HTTP", true: "HTTPS"}
 	for _, s := range []struct {
 		key      string
 		old, now any
@@ -23,9 +24,15 @@ func (c *Config) NeedsRestart(old *Config) []string {
 		{"dns.tls.listen", strings.Join(old.DNS.TLS.Listen, ", "), strings.Join(c.DNS.TLS.Listen, ", ")},
 		{"reports.listen", old.Reports.Listen, c.Reports.Listen},
 		{"admin.listen", old.Admin.Listen, c.Admin.Listen},
+		{"admin.tls", encrypted[old.Admin.TLS.Certificate != ""], encrypted[c.Admin.TLS.Certificate != ""]},
 		{"admin.token_file", old.Admin.TokenFile, c.Admin.TokenFile},
 		{"admin.telemetry_per_service", old.Admin.TelemetryPerService, c.Admin.TelemetryPerService},
 		{"state.directory", old.State.Directory, c.State.Directory},
+		{"state.etcd.endpoints", strings.Join(old.State.Etcd.Endpoints, ", "), strings.Join(c.State.Etcd.Endpoints, ", ")},
+		{"state.etcd.prefix", old.State.Etcd.Prefix, c.State.Etcd.Prefix},
+		{"state.etcd.certificate", old.State.Etcd.Certificate, c.State.Etcd.Certificate},
+		{"state.etcd.key", old.State.Etcd.Key, c.State.Etcd.Key},
+		{"state.etcd.ca", old.State.Etcd.CA, c.State.Etcd.CA},
 		{"log.format", old.Log.Format, c.Log.Format},
 		{"log.queries", old.Log.Queries, c.Log.Queries},
 	} {

@@ -445,7 +445,7 @@ func (d *decoder) list(n *yaml.Node, f field, path string) any {
 		if v == nil {
 			continue
 		}
-		if first, twice := seen[v]; twice {
+		if first, twice := seen[v]; twice && f.tag.Get("repeat") == "" {
 			d.fail(at, "%s is listed twice, first as entry [%d]", quote(e.Value), first)
 			continue
 		}

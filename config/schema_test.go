@@ -10,7 +10,7 @@ import (
 
 // TestTags holds every field's tags against each other: what they say must be readable in the field's own spelling.
 func TestTags(t *testing.T) {
-	allowed := []string{"mapstructure", "key", "default", "required", "min", "max", "size", "enum", "as", "off", "for", "later"}
+	allowed := []string{"mapstructure", "key", "default", "required", "min", "max", "size", "repeat", "enum", "as", "off", "for", "later"}
 	for _, root := range []reflect.Type{reflect.TypeFor[Config](), reflect.TypeFor[Agent]()} {
 		for _, s := range newDecoder("", root).known {
 			path := strings.Join(s.path, ".")

@@ -34,7 +34,7 @@ type Service struct {
 	UnknownAs string `mapstructure:"unknown_as" default:"up" enum:"up|down"`
 	// SlowStart is how long a recovered member's share of clients grows. 0s (off) to 1h, default 0s.
 	SlowStart time.Duration `mapstructure:"slow_start" default:"0s" min:"0s" max:"1h"`
-	// MinServing is how many members an evacuation must leave. 0 to 256, default 1. Without effect in this version.
+	// MinServing is how many members that are up an evacuation must leave, unless forced. 0 to 256, default 1.
 	MinServing int      `mapstructure:"min_serving" default:"1" min:"0" max:"256"`
 	Failover   Failover `mapstructure:"failover"`
 	HTTPS      HTTPS    `mapstructure:"https"`
@@ -82,17 +82,20 @@ type Failover struct {
 	Ratio float64 `mapstructure:"ratio" default:"0.0" min:"0" max:"1"`
 	// DropWhenAllDown is another spelling of on_all_down: nodata. Default false.
 	DropWhenAllDown bool `mapstructure:"drop_when_all_down" default:"false"`
-	// Failback must be auto: at once when the ratio is met again.
-	Failback string `mapstructure:"failback" default:"auto" enum:"auto|delay|manual" later:"true"`
-	// FailbackDelay belongs to failback: delay, which this version does not have.
-	FailbackDelay      time.Duration      `mapstructure:"failback_delay" default:"60s" min:"0s" max:"24h" later:"true"`
+	// Failback says how the service leaves its backups once the ratio is met again: auto (at once), delay (when it was
+	// met throughout failback_delay) or manual (when an operator says so). Default auto.
+	Failback string `mapstructure:"failback" default:"auto" enum:"auto|delay|manual"`
+	// FailbackDelay belongs to failback: delay. 0s to 24h, default 60s.
+	FailbackDelay      time.Duration      `mapstructure:"failback_delay" default:"60s" min:"0s" max:"24h"`
 	ConnectionDraining ConnectionDraining `mapstructure:"connection_draining"`
 }
 
-// ConnectionDraining is the section services[].failover.connection_draining. This version does not drain: enabled must
-// be false, and timeout is read and has no effect.
+// ConnectionDraining is the section services[].failover.connection_draining: what becomes of the sessions that are open
+// at the members of the pool that was left, where an agent is allowed to end them.
 type ConnectionDraining struct {
-	Enabled bool          `mapstructure:"enabled" default:"false" later:"true"`
+	// Enabled says whether they may stay for timeout; otherwise they end one TTL after the change. Default true.
+	Enabled bool `mapstructure:"enabled" default:"true"`
+	// Timeout is how long they may stay. 0s to 1h, default 300s.
 	Timeout time.Duration `mapstructure:"timeout" default:"300s" min:"0s" max:"1h"`
 }
 

@@ -37,8 +37,8 @@ type Capacity struct {
 
 // ZoneAlias is one entry of zone_aliases: other accounts' names of a failure domain.
 type ZoneAlias struct {
-	// ID is the zone of a site. Required, unique.
+	// ID is what the zone is called in orders and in the ledger. Required, unique.
 	ID string `mapstructure:"id" required:"true" as:"name"`
-	// Names stand for ID. Required, each listed once in all of zone_aliases.
+	// Names are what sites and resources may call it too. Required, each listed once in all of zone_aliases.
 	Names []string `mapstructure:"names" required:"true" as:"name" size:"100"`
 }
