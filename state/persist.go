@@ -134,24 +134,17 @@ type fileValue struct {
 	Samples []uint32 `json:"us"`     // microseconds, oldest first
 }
 
-// open makes and locks the state directory, and reads what was kept there.
+// open makes and locks the state directory, and reads what was kept there. A directory that cannot be written is no
+// failure: answers matter more than what a restart would forget. The keeper tries it again.
 func (s *Store) open() error {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return fmt.Errorf("state.directory: %w", err)
+	err := s.take()
+	switch {
+	case err == nil:
+		err = s.tryWriting()
+	case !unwritable(err):
+		return err
 	}
-	path := filepath.Join(s.dir, lockFile)
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return fmt.Errorf("state.directory: %w", err)
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		f.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return fmt.Errorf("state.directory: %s is in use by another gslbd: stop it, or give this one another directory", s.dir)
-		}
-		return fmt.Errorf("state.directory: lock %s: %w", path, err)
-	}
-	s.lock = f
+	(&keeper{s: s}).note(err)
 	var st fileState
 	if s.read(stateFile, stateFormat, &st, &st.header) {
 		s.restored = &st
@@ -161,6 +154,66 @@ func (s *Store) open() error {
 		}
 	}
 	return nil
+}
+
+// take makes the state directory and takes its lock, if it is not held yet. Where nothing can be written there, a lock that
+// is there is taken nevertheless, so that two gslbd never share a directory, and the error says why.
+func (s *Store) take() error {
+	if s.lock != nil {
+		return nil
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return s.advise(err)
+	}
+	path := filepath.Join(s.dir, lockFile)
+	f, why := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if why != nil {
+		var err error
+		if f, err = os.Open(path); err != nil || !unwritable(why) {
+			return s.advise(why)
+		}
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return fmt.Errorf("state.directory: %s is in use by another gslbd: stop it, or give this one another directory", s.dir)
+		}
+		return fmt.Errorf("state.directory: lock %s: %w", path, err)
+	}
+	s.lock = f
+	return s.advise(why)
+}
+
+// tryWriting makes the file that the first save begins with.
+func (s *Store) tryWriting() error {
+	f, err := os.OpenFile(filepath.Join(s.dir, stateFile+".tmp"), os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return s.advise(err)
+	}
+	return f.Close()
+}
+
+// advise adds to an error of the state directory where it is configured and what to do, if that is known.
+func (s *Store) advise(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("state.directory: %w: make room on that disk", err)
+	case unwritable(err):
+		return fmt.Errorf("state.directory: %w: make %s a directory that the user of gslbd (uid %d) can write to", err, s.dir, os.Geteuid())
+	}
+	return fmt.Errorf("state.directory: %w", err)
+}
+
+// unwritable reports whether err says that nothing can be written where it happened, though it may be another time.
+func unwritable(err error) bool {
+	for _, e := range []error{fs.ErrPermission, syscall.EROFS, syscall.ENOSPC, syscall.EDQUOT} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // read reads one kept file into v, whose header is h. It reports whether v is to be used. What cannot be read is kept
@@ -221,7 +274,7 @@ func (k *keeper) run(ctx context.Context) {
 	if k.s.dir == "" {
 		return
 	}
-	k.stateAt, k.rttAt = time.Now().Add(-saveEvery), time.Now()
+	k.stateAt, k.rttAt, k.failing = time.Now().Add(-saveEvery), time.Now(), k.s.Unkept() != ""
 	tick := time.NewTicker(saveSoon)
 	defer tick.Stop()
 	for {
@@ -265,6 +318,10 @@ func (k *keeper) save(now time.Time, anyway, rtt bool) error {
 	s := k.s
 	if s.dir == "" {
 		return nil
+	}
+	if err := s.take(); err != nil {
+		k.stateAt = now
+		return err
 	}
 	s.mu.Lock()
 	if !s.configured {

@@ -2,10 +2,13 @@ package state_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -365,6 +368,104 @@ func TestDirectoryThatCannotBe(t *testing.T) {
 	if _, err := state.New(state.Options{Directory: filepath.Join(file, "state")}); err == nil || !strings.Contains(err.Error(), "state.directory") {
 		t.Errorf("err = %v", err)
 	}
+}
+
+// unwritable makes dir one that nobody can write to, until the test calls mend.
+func unwritable(t *testing.T, dir string) (mend func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if err := os.Chmod(dir, 0o500); err != nil {
+			t.Fatal(err)
+		}
+		mend = sync.OnceFunc(func() { _ = os.Chmod(dir, 0o700) })
+		t.Cleanup(mend) // or it cannot be removed
+		return mend
+	}
+	// No permission keeps root from writing.
+	if err := syscall.Mount(dir, dir, "", syscall.MS_BIND, ""); err != nil {
+		t.Skipf("SKIPPED: root needs a mount to be kept from writing: %v", err)
+	}
+	mend = sync.OnceFunc(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+	t.Cleanup(mend)
+	if err := syscall.Mount("", dir, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+		t.Skipf("SKIPPED: root needs a mount to be kept from writing: %v", err)
+	}
+	return mend
+}
+
+// A state directory that cannot be written stops nobody: what was kept there is read, the fault is said once with what to
+// do, and when it is mended the state is kept again without a restart.
+func TestDirectoryThatCannotBeWritten(t *testing.T) {
+	for _, used := range []bool{true, false} {
+		t.Run(fmt.Sprintf("used=%v", used), func(t *testing.T) {
+			dir := t.TempDir()
+			if used {
+				synctest.Test(t, func(t *testing.T) {
+					r := startIn(t, two(), dir)
+					r.report(says("virginia", down))
+					r.settle()
+					r.stop()
+				})
+			}
+			mend := unwritable(t, dir)
+			synctest.Test(t, func(t *testing.T) {
+				if used { // the clock of a test begins anew
+					time.Sleep(time.Minute)
+				}
+				r := startIn(t, two(), dir)
+				r.want(true, "seoul")
+				r.want(!used, "virginia")
+				if why := r.s.Unkept(); !strings.Contains(why, "state.directory: open "+dir) || !strings.Contains(why, "make "+dir+" a directory that the user of gslbd (uid") {
+					t.Errorf("Unkept() = %q", why)
+				}
+				if second, err := state.New(state.Options{Directory: dir}); used {
+					if err == nil || !strings.Contains(err.Error(), "in use by another gslbd") {
+						t.Errorf("a second one: %v", err)
+					}
+				} else if err != nil { // there is no lock to take, and nothing that both could write
+					t.Errorf("a second one: %v", err)
+				} else {
+					second.Close()
+				}
+				time.Sleep(5 * time.Minute)
+				synctest.Wait()
+				if n, again := r.logged("state cannot be kept; trying again"), r.logged("state kept again"); n != 1 || again != 0 || r.s.Unkept() == "" {
+					t.Errorf("said %d times, want 1; kept again %d times; Unkept() = %q", n, again, r.s.Unkept())
+				}
+				mend()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if n := r.logged("state kept again"); n != 1 || r.s.Unkept() != "" {
+					t.Errorf("said %d times that the state is kept again, want 1; Unkept() = %q", n, r.s.Unkept())
+				}
+				if _, err := state.New(state.Options{Directory: dir}); err == nil || !strings.Contains(err.Error(), "in use by another gslbd") {
+					t.Errorf("a second one: %v", err)
+				}
+			})
+			if _, err := os.Stat(filepath.Join(dir, "state.json")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A directory that cannot even be made is one that cannot be written.
+func TestDirectoryThatCannotBeMade(t *testing.T) {
+	parent := t.TempDir()
+	mend := unwritable(t, parent)
+	dir := filepath.Join(parent, "a", "state")
+	synctest.Test(t, func(t *testing.T) {
+		r := startIn(t, two(), dir)
+		if why := r.s.Unkept(); !strings.Contains(why, "state.directory: mkdir ") {
+			t.Errorf("Unkept() = %q", why)
+		}
+		mend()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if why := r.s.Unkept(); why != "" || r.logged("state kept again") != 1 {
+			t.Errorf("Unkept() = %q", why)
+		}
+	})
 }
 
 func TestBrokenStateIsKeptAside(t *testing.T) {

@@ -52,7 +52,7 @@ type Store struct {
 	unkept   atomic.Pointer[string] // why the last save failed; nil: it did not
 
 	closeOnce sync.Once
-	lock      *os.File // fixed at construction; closed once by Close
+	lock      *os.File // owned by New, then by the keeper, then by Close, which closes it once; nil: it could not be taken
 
 	// mu protects everything below.
 	mu          sync.Mutex
@@ -86,9 +86,9 @@ type event struct {
 	fields []zap.Field
 }
 
-// New opens and locks the state directory, creating it if need be, and reads what was kept there. It fails if the
-// directory cannot be used, or if another gslbd holds it. A state file that cannot be read is no failure: it is renamed
-// to end in .bad, with a warning.
+// New opens and locks the state directory, creating it if need be, and reads what was kept there. It fails if that is no
+// directory, or if another gslbd holds it. One that cannot be written is no failure: an error is logged, and Unkept tells
+// of it until it is mended. Nor is a state file that cannot be read: it is renamed to end in .bad, with a warning.
 func New(opts Options) (*Store, error) {
 	s := &Store{
 		log:        opts.Log,
