@@ -222,7 +222,7 @@ func (k *checker) state() {
 	if len(e.Endpoints) == 0 {
 		return
 	}
-	secure := strings.HasPrefix(e.Endpoints[0], "https:")
+	secure := e.Secure()
 	for i, endpoint := range e.Endpoints {
 		if strings.HasPrefix(endpoint, "https:") != secure && !k.brokenBelow("state.etcd.endpoints") {
 			k.fail(at("state.etcd.endpoints", i), "%q has another scheme than %q: write https for all, or http for all", endpoint, e.Endpoints[0])

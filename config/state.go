@@ -1,5 +1,7 @@
 package config
 
+import "strings"
+
 // State is the section state: what outlives the process.
 type State struct {
 	// Directory holds orders, health, round trips and timers over a restart. Default ./state.
@@ -19,4 +21,9 @@ type Etcd struct {
 	Key string `mapstructure:"key" as:"path"`
 	// CA is a PEM file of the authorities that vouch for etcd. Default: those of the system.
 	CA string `mapstructure:"ca" as:"path"`
+}
+
+// Secure reports whether the endpoints are https.
+func (e *Etcd) Secure() bool {
+	return len(e.Endpoints) > 0 && strings.HasPrefix(e.Endpoints[0], "https:")
 }

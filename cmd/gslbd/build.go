@@ -16,6 +16,7 @@ import (
 
 	"gslbd/admin"
 	"gslbd/config"
+	"gslbd/control"
 	"gslbd/dns"
 	"gslbd/geo"
 	"gslbd/probes"
@@ -35,6 +36,7 @@ type server struct {
 	started  time.Time
 	initial  *config.Config // what listeners and the state directory were made from
 	store    *state.Store
+	control  *control.Control
 	dns      *dns.Server
 	receiver *sitereport.Receiver
 	monitor  *probes.Monitor
@@ -66,12 +68,13 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("gslbd: %w", err)
 	}
+	s.store.SetGeo(db) // before the first snapshot, so that no query is answered without it; and so are the orders
+	s.control = control.New(controlOptions(g, s.store, s.log))
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.store.Close())
+			err = errors.Join(err, s.control.Close(), s.store.Close())
 		}
 	}()
-	s.store.SetGeo(db) // before the first snapshot, so that no query is answered without it
 	s.store.Configure(g.state)
 
 	s.geo = geo.NewLoader(geo.LoaderOptions{Options: withPrevious(g.geo, db), OnLoad: s.store.SetGeo, Log: s.log})
@@ -108,6 +111,7 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 		{key: "reports.listen", listen: c.Reports.Listen, handler: s.receiver.Handler(), log: s.log},
 		{key: "admin.listen", listen: c.Admin.Listen, handler: face.Handler(), log: s.log},
 	}
+	s.http[1].tls.Store(g.admin)
 	for _, bind := range []func() error{s.dns.Bind, s.http[0].bind, s.http[1].bind} {
 		if err := bind(); err != nil {
 			return nil, fmt.Errorf("gslbd: %w", err)
@@ -122,15 +126,35 @@ func withPrevious(o geo.Options, db *geo.DB) geo.Options {
 	return o
 }
 
+// start runs rooms in group until ctx is done. The context that it returns is done when they have ended.
+func start(ctx context.Context, group *errgroup.Group, rooms ...func(context.Context) error) context.Context {
+	ended, end := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	for _, room := range rooms {
+		running.Add(1)
+		group.Go(func() error {
+			defer running.Done()
+			return room(ctx)
+		})
+	}
+	group.Go(func() error {
+		defer end()
+		<-ctx.Done()
+		running.Wait()
+		return nil
+	})
+	return ended
+}
+
 // run serves until ctx is done or a room fails; hup reloads. At the end readiness fails first, then after drain_time
-// everything stops.
+// everything stops: first whoever may give an order, then what keeps orders, then the state, whose lock is for both.
 func (s *server) run(ctx context.Context, hup <-chan os.Signal) error {
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	group, running := errgroup.WithContext(running)
-	for _, room := range []func(context.Context) error{s.store.Run, s.dns.Run, s.monitor.Run, s.geo.Run, s.http[0].run, s.http[1].run} {
-		group.Go(func() error { return room(running) })
-	}
+	listening := start(running, group, s.dns.Run, s.monitor.Run, s.geo.Run, s.http[0].run, s.http[1].run)
+	ordering := start(listening, group, s.control.Run)
+	start(ordering, group, s.store.Run)
 	group.Go(func() error {
 		for {
 			select {

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
+	"log"
 	"net"
 	"net/http"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -33,6 +37,15 @@ type httpServer struct {
 	log     *zap.Logger
 
 	listener net.Listener // fixed by bind
+
+	tls atomic.Pointer[tls.Config] // of the next connections; nil, from the start on: they are not encrypted
+}
+
+// setTLS has the next connections begin with c, for a reload. Whether they are encrypted at all cannot change.
+func (s *httpServer) setTLS(c *tls.Config) {
+	if c != nil && s.tls.Load() != nil {
+		s.tls.Store(c)
+	}
 }
 
 // bind opens the listener, so that an address that cannot be had is known before anything is served.
@@ -47,23 +60,25 @@ func (s *httpServer) bind() error {
 
 // run serves until ctx is done, then lets what is being answered finish for at most five seconds. bind comes first.
 func (s *httpServer) run(ctx context.Context) error {
-	errorLog, err := zap.NewStdLogAt(s.log, zap.WarnLevel)
-	if err != nil {
-		return fmt.Errorf("%s: %w", s.key, err)
+	listener := netutil.LimitListener(s.listener, maxConnections)
+	if s.tls.Load() != nil {
+		listener = tls.NewListener(listener, &tls.Config{
+			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.tls.Load(), nil },
+		})
 	}
 	from := connections{open: map[netip.Addr]int{}}
 	srv := &http.Server{
 		Handler:           s.handler,
 		ConnState:         from.changed,
-		ReadHeaderTimeout: 5 * time.Second,
+		ReadHeaderTimeout: 5 * time.Second, // also of a TLS handshake
 		ReadTimeout:       30 * time.Second,
 		WriteTimeout:      time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          errorLog,
+		ErrorLog:          log.New(errorLog{s.log}, "", 0),
 	}
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(netutil.LimitListener(s.listener, maxConnections)) }()
+	go func() { served <- srv.Serve(listener) }()
 	select {
 	case err := <-served:
 		return fmt.Errorf("%s: %w", s.key, err)
@@ -76,6 +91,19 @@ func (s *httpServer) run(ctx context.Context) error {
 	}
 	<-served
 	return nil
+}
+
+// An errorLog takes the lines that the HTTP server writes.
+type errorLog struct{ log *zap.Logger }
+
+// Write logs a line. Anybody who can connect can make handshakes fail, and is told why himself.
+func (e errorLog) Write(line []byte) (int, error) {
+	level := zap.WarnLevel
+	if bytes.HasPrefix(line, []byte("http: TLS handshake error")) {
+		level = zap.DebugLevel
+	}
+	e.log.Log(level, string(bytes.TrimSpace(line)))
+	return len(line), nil
 }
 
 // connections counts the open ones by address, or by /64 for IPv6, of which a host has as many as it likes.

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"gslbd/config"
+	"gslbd/control"
 	"gslbd/dns"
 	"gslbd/geo"
 	"gslbd/policy"
@@ -24,8 +27,11 @@ type generation struct {
 	geo      geo.Options
 	checks   []probes.Check
 	receiver sitereport.ReceiverConfig
+	orders   control.Config
 
 	certificate *dns.Certificate // of DNS over TLS; nil: none is configured
+	admin       *tls.Config      // nil: plain HTTP
+	etcd        *tls.Config      // nil: plain HTTP, or none is configured
 }
 
 // load reads and compiles the configuration at path with everything that it names, so that what it returns can be
@@ -36,7 +42,7 @@ func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
 	if err != nil {
 		return nil, nil, errors.Join(err, checkFiles(path))
 	}
-	g := &generation{config: c, warnings: warnings, geo: geoOptions(c), checks: checks(c), receiver: receiverConfig(c)}
+	g := &generation{config: c, warnings: warnings, geo: geoOptions(c), checks: checks(c), receiver: receiverConfig(c), orders: controlConfig(c)}
 	var errs []error
 	chains, err := buildChains(c)
 	if err != nil {
@@ -46,10 +52,16 @@ func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
 	if err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", path, err))
 	}
-	if tls := c.DNS.TLS; tls.Certificate != "" {
-		if g.certificate, err = dns.LoadCertificate(tls.Certificate, tls.Key); err != nil {
+	if t := c.DNS.TLS; t.Certificate != "" {
+		if g.certificate, err = dns.LoadCertificate(t.Certificate, t.Key); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", path, err))
 		}
+	}
+	if g.admin, err = adminTLS(c.Admin.TLS); err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", path, err))
+	}
+	if g.etcd, err = etcdTLS(c.State.Etcd); err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", path, err))
 	}
 	if err := rateLimit(c).Check(); err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", path, err))
@@ -63,6 +75,9 @@ func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
 	}
 	g.tables = tables
 	g.warnings = append(g.warnings, tables.Warnings()...)
+	if why := certificateProblem(g.admin, time.Now()); why != "" {
+		g.warnings = append(g.warnings, "admin.tls.certificate: "+why)
+	}
 	for _, kept := range db.Kept() {
 		g.warnings = append(g.warnings, fmt.Sprintf("geo.databases: what was read before stays in force: %v", kept))
 	}
@@ -194,8 +209,12 @@ func stateConfig(c *config.Config, chains map[string]*policy.Chain, tables *dns.
 			Name: s.Name, Aliases: s.Aliases, TTL: s.TTL, Answers: s.Answers,
 			MinHealthy: state.Threshold{Count: s.MinHealthy.Count, Share: s.MinHealthy.Share},
 			OnAllDown:  onAllDown[s.OnAllDown], LastResort: s.LastResort, OnDead: onDead[s.OnDead], UnknownUp: s.UnknownAs == "up",
-			SlowStart: s.SlowStart, FailoverRatio: s.Failover.Ratio, PolicyName: s.Policy, Chain: chain, UsesRTT: chain.UsesRTT(), HalfLife: chain.HalfLife(),
+			SlowStart: s.SlowStart, FailoverRatio: s.Failover.Ratio, Failback: failback[s.Failover.Failback], FailbackDelay: s.Failover.FailbackDelay,
+			MinServing: s.MinServing, PolicyName: s.Policy, Chain: chain, UsesRTT: chain.UsesRTT(), HalfLife: chain.HalfLife(),
 			HasCheck: s.HealthCheck != nil,
+		}
+		if d := s.Failover.ConnectionDraining; d.Enabled {
+			svc.DrainTimeout = d.Timeout
 		}
 		if s.HealthCheck != nil {
 			svc.CheckInterval = s.HealthCheck.Interval

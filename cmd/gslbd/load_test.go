@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"gslbd/control"
 	"gslbd/geo"
 	"gslbd/probes"
 	"gslbd/state"
@@ -47,11 +48,18 @@ services:
     on_dead: keep
     unknown_as: down
     slow_start: 30s
-    failover: {ratio: 0.5}
+    min_serving: 2
+    failover: {ratio: 0.5, failback: delay, failback_delay: 90s, connection_draining: {timeout: 40s}}
     health_check: {type: https, path: /h, host: www.gslb.test, expect: [200, 204], interval: 3s, timeout: 1s, rise: 4, fall: 5, verify: false}
     members:
       - {name: a, site: seoul, addresses: ["2001:db8:1::1", 192.0.2.10], weight: 30, preference: 40, port: 8443, protocol: tcp, virtual_servers: [vs]}
       - {name: b, site: seoul, addresses: [192.0.2.11], role: backup}
+  - name: db.gslb.test
+    policy: fastest
+    failover: {failback: manual, connection_draining: {enabled: false}}
+    members: [{name: a, site: seoul, cname: a.example.net}]
+zone_aliases: [{id: z1, names: [zone-a, zone-b]}]
+evacuation: {exec: {command: [/bin/sh, -e], timeout: 3m}}
 `)
 	g, db, err := load(path, nil)
 	if err != nil {
@@ -74,6 +82,7 @@ services:
 		Services: []state.ServiceConfig{{
 			Name: "www.gslb.test", Aliases: []string{"w.gslb.test"}, TTL: 20, Answers: 2, MinHealthy: state.Threshold{Share: 0.5},
 			OnAllDown: state.AllDownLastKnownGood, OnDead: state.DeadKeep, UnknownUp: false, SlowStart: 30 * time.Second, FailoverRatio: 0.5,
+			Failback: state.FailbackDelay, FailbackDelay: 90 * time.Second, DrainTimeout: 40 * time.Second, MinServing: 2,
 			PolicyName: "fastest", UsesRTT: true, HalfLife: time.Minute, HasCheck: true, CheckInterval: 3 * time.Second,
 			Members: []state.MemberConfig{
 				{
@@ -82,6 +91,10 @@ services:
 				},
 				{Name: "b", Site: "seoul", Addresses: [2]netip.Addr{netip.MustParseAddr("192.0.2.11")}, Weight: 100, Preference: 100, Role: state.Backup},
 			},
+		}, {
+			Name: "db.gslb.test", TTL: 30, Answers: 1, MinHealthy: state.Threshold{Count: 1}, UnknownUp: true,
+			Failback: state.FailbackManual, FailbackDelay: time.Minute, MinServing: 1, PolicyName: "fastest", UsesRTT: true, HalfLife: time.Minute,
+			Members: []state.MemberConfig{{Name: "a", Site: "seoul", CNAME: "a.example.net", Weight: 100, Preference: 100}},
 		}},
 	}
 	opts := cmp.Options{
@@ -90,6 +103,13 @@ services:
 	}
 	if diff := cmp.Diff(want, g.state, opts); diff != "" {
 		t.Errorf("state (-want +got):\n%s", diff)
+	}
+	orders := control.Config{
+		ZoneAliases: []control.ZoneAlias{{ID: "z1", Names: []string{"zone-a", "zone-b"}}}, ReportInterval: 2 * time.Second,
+		Exec: control.ExecConfig{Command: []string{"/bin/sh", "-e"}, Timeout: 3 * time.Minute},
+	}
+	if diff := cmp.Diff(orders, g.orders); diff != "" {
+		t.Errorf("orders (-want +got):\n%s", diff)
 	}
 	check := probes.Check{
 		Key: "www.gslb.test a ipv6", Type: probes.HTTPS, Addr: v6, Port: 8443, Path: "/h", Host: "www.gslb.test", ExpectCodes: []int{200, 204},

@@ -28,10 +28,12 @@ func (s *server) reload() ([]string, error) {
 	for _, key := range g.config.NeedsRestart(s.initial) {
 		g.warnings = append(g.warnings, "needs a restart: "+key)
 	}
+	s.control.Set(g.orders) // what a new alias calls a zone is evacuated before its members are under that name
 	s.store.Configure(g.state)
 	s.dns.SetCertificate(g.certificate)
 	s.receiver.Set(g.receiver)
 	s.monitor.Set(g.checks)
+	s.http[1].setTLS(g.admin)
 	s.dns.SetCookies(cookieOptions(g.config.DNS.Cookies))
 	setLevel(s.level, g.config.Log)
 	s.drainTime.Store(int64(g.config.DNS.DrainTime))

@@ -14,8 +14,9 @@ var (
 		"all": state.AllDownAll, "last-known-good": state.AllDownLastKnownGood, "backup": state.AllDownBackup,
 		"nodata": state.AllDownNoData, "servfail": state.AllDownServFail,
 	}
-	onDead = map[string]state.OnDead{"check": state.DeadCheck, "keep": state.DeadKeep, "down": state.DeadDown}
-	roles  = map[string]state.Role{"primary": state.Primary, "backup": state.Backup}
+	onDead   = map[string]state.OnDead{"check": state.DeadCheck, "keep": state.DeadKeep, "down": state.DeadDown}
+	failback = map[string]state.Failback{"auto": state.FailbackAuto, "delay": state.FailbackDelay, "manual": state.FailbackManual}
+	roles    = map[string]state.Role{"primary": state.Primary, "backup": state.Backup}
 )
 
 func location(l config.Location) geo.Location {
