@@ -75,7 +75,7 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 			err = errors.Join(err, s.control.Close(), s.store.Close())
 		}
 	}()
-	s.store.Configure(g.state)
+	s.configure(g)
 
 	s.geo = geo.NewLoader(geo.LoaderOptions{Options: withPrevious(g.geo, db), OnLoad: s.store.SetGeo, Log: s.log})
 	s.monitor = probes.NewMonitor(probes.MonitorOptions{Notify: func(r probes.Result) { s.store.Check(checkResult(r)) }, Log: s.log})

@@ -28,8 +28,7 @@ func (s *server) reload() ([]string, error) {
 	for _, key := range g.config.NeedsRestart(s.initial) {
 		g.warnings = append(g.warnings, "needs a restart: "+key)
 	}
-	s.control.Set(g.orders) // what a new alias calls a zone is evacuated before its members are under that name
-	s.store.Configure(g.state)
+	s.configure(g)
 	s.dns.SetCertificate(g.certificate)
 	s.receiver.Set(g.receiver)
 	s.monitor.Set(g.checks)
@@ -40,4 +39,12 @@ func (s *server) reload() ([]string, error) {
 	s.reloads.WithLabelValues("success").Inc()
 	s.log.Info("reloaded", zap.String("config", s.path), zap.Strings("warnings", g.warnings))
 	return g.warnings, nil
+}
+
+// configure puts the sites and services of g in force, with what is ordered for them: before, so that no snapshot lacks what
+// a new alias of a zone brings, and after, since the names of services are taken from the snapshot.
+func (s *server) configure(g *generation) {
+	s.control.Set(g.orders)
+	s.store.Configure(g.state)
+	s.control.Set(g.orders)
 }
