@@ -15,14 +15,22 @@ type service struct {
 	members []*member
 	byName  map[string]*member
 
+	began time.Time // when this process was first configured with it
+
 	hasBackups      bool
-	down            [2]bool // it was logged that no member of the family is up
+	serving         [2]bool // a member that may be answered was up, at the last publication
+	down            [2]bool // it was logged that none is
 	pool            Role
 	poolSet         bool
 	poolSince       time.Time
 	poolWhy         string
 	poolShare       share // what poolWhy tells of
 	poolTransitions uint64
+	stagedPool      Role
+	latch           Latch // as ordered
+	hold            hold
+	unproven        bool // it is in its backups since before its primaries were measured
+	ordered         bool // orders have changed since the pool was last judged
 
 	rotation  *Rotation
 	counters  *Counters
@@ -35,8 +43,10 @@ type member struct {
 	site *site
 	hash uint64
 
-	forced    Forced
-	forcedWhy string
+	forced      Forced
+	forcedWhy   string
+	forcedSince time.Time
+	moved       []Stage // never changed, since snapshots share it
 
 	health      [2]health
 	listed      map[string]string // the agent that last listed a virtual server that the member names
@@ -160,7 +170,7 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 	members := sc.Members
 	sc.Members = nil
 
-	svc := &service{rotation: new(Rotation), poolSince: now, decayedAt: now}
+	svc := &service{rotation: new(Rotation), began: now, poolSince: now, decayedAt: now}
 	if old != nil {
 		*svc = *old
 	}
@@ -200,16 +210,23 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 	return svc
 }
 
-// applyOrders asks what is ordered for every member. The caller holds mu.
+// applyOrders asks what is ordered for every member and service. The caller holds mu.
 func (s *Store) applyOrders() {
 	for _, svc := range s.svcOrder {
 		for _, m := range svc.members {
-			m.forced, m.forcedWhy = NotForced, ""
+			var f Force
 			if s.orders.Force != nil {
-				f := s.orders.Force(svc.cfg.Name, m.cfg.Name, m.site.cfg.Name, m.site.cfg.Zone)
-				m.forced, m.forcedWhy = f.Forced, f.Why
+				f = s.orders.Force(svc.cfg.Name, m.cfg.Name, m.site.cfg.Name, m.site.cfg.Zone)
 			}
+			svc.ordered = svc.ordered || f.Forced != m.forced || !slices.Equal(f.Stages, m.moved)
+			m.forced, m.forcedWhy, m.forcedSince, m.moved = f.Forced, f.Why, f.Since, slices.Clone(f.Stages)
 		}
+		var l Latch
+		if s.orders.Latch != nil && svc.hasBackups && svc.cfg.Failback == FailbackManual {
+			l = s.orders.Latch(svc.cfg.Name)
+		}
+		svc.ordered = svc.ordered || l != svc.latch
+		svc.latch = l
 	}
 }
 

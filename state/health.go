@@ -212,7 +212,6 @@ func (s *Store) evalHealth(svc *service, now time.Time) {
 			}
 		}
 	}
-	var before, after [2]bool
 	for _, m := range svc.members {
 		for f := range m.health {
 			h := &m.health[f]
@@ -234,21 +233,36 @@ func (s *Store) evalHealth(svc *service, now time.Time) {
 			if m.forced == ForcedUp {
 				up, why = true, "forced up"
 			}
-			before[f] = before[f] || h.was
-			after[f] = after[f] || up
 			s.publishHealth(svc, m, Family(f), up, why, now)
 		}
 	}
-	for f := range before {
+}
+
+// serves reports whether a member that may be answered is up.
+func (svc *service) serves(f Family) bool {
+	for _, m := range svc.members {
+		if m.cfg.Role == svc.pool && m.forced < ForcedDown && m.has(f) && m.health[f].up {
+			return true
+		}
+	}
+	return false
+}
+
+// evalServing tells when the last member that may be answered goes down, which on_all_down decides of. The caller holds
+// mu, and has evaluated the pool.
+func (s *Store) evalServing(svc *service) {
+	for f := range svc.serving {
+		before := svc.serving[f]
+		svc.serving[f] = svc.serves(Family(f))
 		switch {
-		case before[f] && !after[f]:
+		case before && !svc.serving[f]:
 			for _, m := range svc.members {
 				m.health[f].lastGood = m.health[f].was
 			}
 			svc.down[f] = true
 			s.error("service has no member up", zap.String("service", svc.cfg.Name), zap.Stringer("family", Family(f)),
 				zap.Stringer("on_all_down", svc.cfg.OnAllDown))
-		case svc.down[f] && after[f]:
+		case svc.down[f] && svc.serving[f]:
 			svc.down[f] = false
 			s.info("service has a member up again", zap.String("service", svc.cfg.Name), zap.Stringer("family", Family(f)))
 		}

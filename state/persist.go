@@ -71,7 +71,18 @@ type fileService struct {
 	Pool      Role         `json:"pool,omitzero"`
 	PoolSince time.Time    `json:"pool_since,omitzero"`
 	PoolWhy   string       `json:"pool_why,omitzero"`
+	Hold      fileHold     `json:"hold,omitzero"`
 	Members   []fileMember `json:"members"`
+}
+
+type fileHold struct {
+	On       bool      `json:"on,omitzero"`
+	Why      string    `json:"why,omitzero"`
+	Since    time.Time `json:"since,omitzero"`
+	Latch    string    `json:"latch,omitzero"`
+	Passed   bool      `json:"passed,omitzero"`
+	Failback string    `json:"failback,omitzero"`
+	Released bool      `json:"released,omitzero"`
 }
 
 type fileMember struct {
@@ -408,7 +419,7 @@ func (s *Store) capture(now time.Time) *fileState {
 		})
 	}
 	for _, svc := range s.svcOrder {
-		fs := fileService{Name: svc.cfg.Name, Pool: svc.pool, PoolSince: svc.poolSince, PoolWhy: svc.poolWhy}
+		fs := fileService{Name: svc.cfg.Name, Pool: svc.pool, PoolSince: svc.poolSince, PoolWhy: svc.poolWhy, Hold: svc.hold.capture()}
 		for _, m := range svc.members {
 			fm := fileMember{
 				Name: m.cfg.Name, Site: m.site.cfg.Name,
@@ -425,6 +436,10 @@ func (s *Store) capture(now time.Time) *fileState {
 		f.Services = append(f.Services, fs)
 	}
 	return f
+}
+
+func (h *hold) capture() fileHold {
+	return fileHold{h.on, h.why, h.since, h.latch, h.passed, h.failback, h.released}
 }
 
 func (h *health) capture(addr netip.Addr) *fileHealth {
@@ -495,6 +510,8 @@ func (s *Store) restore(f *fileState, now time.Time) {
 		}
 		if svc.hasBackups && fs.Pool <= Backup && !fs.PoolSince.IsZero() {
 			svc.poolSet, svc.pool, svc.poolSince, svc.poolWhy = true, fs.Pool, c.past(fs.PoolSince), fs.PoolWhy
+			h := &fs.Hold
+			svc.hold = hold{h.On, h.Why, c.past(h.Since), h.Latch, h.Passed, h.Failback, h.Released}
 		}
 		for _, fm := range fs.Members {
 			m := svc.byName[fm.Name]
@@ -515,6 +532,7 @@ func (s *Store) restore(f *fileState, now time.Time) {
 				}
 			}
 		}
+		svc.serving = [2]bool{svc.serves(V4), svc.serves(V6)}
 	}
 	if f.rtt != nil {
 		s.rtt.restore(f.rtt, s.sites, now)

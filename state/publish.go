@@ -1,6 +1,10 @@
 package state
 
-import "time"
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
 
 // publish resolves everything at this moment and publishes it. The order matters: sites before blindness, blindness
 // before whatever it freezes, health before the pool. The caller holds mu.
@@ -23,10 +27,14 @@ func (s *Store) publish(now time.Time) {
 	}
 	for _, svc := range s.svcOrder {
 		s.evalHealth(svc, now)
-		// A reload may have taken the backups away; a pool without members would answer nothing.
-		if !frozen || !svc.poolSet || (svc.pool == Backup && !svc.hasBackups) {
+		// A reload may have taken the backups away; a pool without members would answer nothing. What is ordered holds
+		// whatever is known.
+		if !frozen || !svc.poolSet || svc.ordered || (svc.pool == Backup && !svc.hasBackups) {
 			s.evalPool(svc, now)
+		} else {
+			s.pauseHold(svc)
 		}
+		s.evalServing(svc)
 	}
 	s.version++
 	s.snapshot.Store(s.build(now))
@@ -63,15 +71,21 @@ func (s *Store) build(now time.Time) *Snapshot {
 		snap.Services[i] = out
 		*out = Service{
 			Name: svc.cfg.Name, Aliases: svc.cfg.Aliases, Index: i, TTL: svc.cfg.TTL, Answers: svc.cfg.Answers,
-			OnAllDown: svc.cfg.OnAllDown, LastResort: svc.cfg.LastResort, SlowStart: svc.cfg.SlowStart,
+			OnAllDown: svc.cfg.OnAllDown, LastResort: svc.lastResort(), SlowStart: svc.cfg.SlowStart,
 			PolicyName: svc.cfg.PolicyName, Chain: svc.cfg.Chain,
-			Pool: svc.pool, PoolSince: svc.poolSince, PoolWhy: svc.poolWhy, PoolTransitions: svc.poolTransitions,
+			Pool: svc.pool, PoolSince: svc.poolSince, PoolWhy: svc.poolReason(), PoolTransitions: svc.poolTransitions,
+			PoolServersUp: svc.poolShare.up, PoolServers: svc.poolShare.size,
+			Failback: svc.cfg.Failback, Held: svc.hold.on, HeldWhy: svc.hold.why,
+			Unlatched: svc.unlatched(), StagedPool: svc.stagedPool, MinServing: svc.cfg.MinServing,
 			Rotation: svc.rotation, Counters: svc.counters,
 			id: svc.id, usesRTT: svc.cfg.UsesRTT,
 		}
+		if !svc.hold.since.IsZero() {
+			out.HeldUntil = svc.hold.since.Add(svc.cfg.FailbackDelay)
+		}
 		first := next
 		for j, m := range svc.members {
-			members[next] = m.snapshot(j, svc.pool, &sites[m.site.index])
+			members[next] = m.snapshot(j, svc, &sites[m.site.index])
 			pointers[next] = &members[next]
 			next++
 		}
@@ -80,12 +94,34 @@ func (s *Store) build(now time.Time) *Snapshot {
 	return snap
 }
 
-// snapshot returns what is published of the member.
-func (m *member) snapshot(index int, pool Role, at *Site) Member {
+// lastResort returns the addresses of last_resort without those of members that no rule may answer.
+func (svc *service) lastResort() []netip.Addr {
+	var out []netip.Addr
+	if len(svc.cfg.LastResort) == 0 {
+		return nil
+	}
+	for _, m := range svc.members {
+		if m.forced < ForcedDown && len(m.moved) == 0 {
+			continue
+		}
+		if out == nil {
+			out = slices.Clone(svc.cfg.LastResort)
+		}
+		out = slices.DeleteFunc(out, func(a netip.Addr) bool { return slices.Contains(m.cfg.Addresses[:], a) })
+	}
+	if out == nil {
+		return svc.cfg.LastResort
+	}
+	return out
+}
+
+// snapshot returns what is published of the member, which is one of svc.
+func (m *member) snapshot(index int, svc *service, at *Site) Member {
 	out := Member{
 		Name: m.cfg.Name, Index: index, Site: at, Addr: m.cfg.Addresses, CNAME: m.cfg.CNAME,
-		Weight: m.cfg.Weight, Preference: m.cfg.Preference, Role: m.cfg.Role, InPool: m.cfg.Role == pool, Hash: m.hash,
-		Forced: m.forced, ForcedWhy: m.forcedWhy, Transitions: m.transitions, Selected: m.selected,
+		Weight: m.cfg.Weight, Preference: m.cfg.Preference, Role: m.cfg.Role, Hash: m.hash,
+		InPool: m.cfg.Role == svc.pool, InStagedPool: m.cfg.Role == svc.stagedPool,
+		Forced: m.forced, ForcedWhy: m.forcedWhy, ForcedSince: m.forcedSince, Moved: m.moved, Transitions: m.transitions, Selected: m.selected,
 	}
 	if m.servers.known && m.servers.fresh && at.Freshness == Fresh {
 		out.HasServers, out.ServersUp, out.Servers = true, m.servers.up, m.servers.size

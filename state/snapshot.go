@@ -206,7 +206,7 @@ type Service struct {
 	TTL        uint32 // seconds
 	Answers    int    // 1..10
 	OnAllDown  OnAllDown
-	LastResort []netip.Addr
+	LastResort []netip.Addr  // without the addresses of members that are evacuated, forced down or being moved away from
 	SlowStart  time.Duration // 0: off
 	PolicyName string
 	Members    []*Member // in the order of the configuration
@@ -222,10 +222,13 @@ type Service struct {
 	// PoolTransitions counts the changes of Pool since the start of the process.
 	PoolTransitions uint64
 
+	// The primaries' servers that count in the failover share, and how many of them are healthy. As of PoolWhy.
+	PoolServersUp, PoolServers int
+
 	Failback   Failback
 	Held       bool      // the primaries suffice again, and failback holds the backups in force
 	HeldWhy    string    // shown to people
-	HeldUntil  time.Time // of failback: delay, unless the condition breaks; zero: until an operator says so
+	HeldUntil  time.Time // of failback: delay, unless the condition breaks; zero: not known, since an operator must say so, or while blind
 	Unlatched  bool      // failback: manual holds it, or would, and no latch stands for that yet: control makes one
 	StagedPool Role      // the pool that would be in force if all staged orders stood at 100 %
 	MinServing int       // members that are up which an evacuation must leave
@@ -265,7 +268,7 @@ type Member struct {
 	Why       [2]string
 	Recovered [2]time.Time // when it last came up from down, for slow start; zero: never was down
 
-	// LastGood is true for those that were up just before the last member of that family went down.
+	// LastGood is true for those that were up just before the last member of that family that may be answered went down.
 	LastGood [2]bool
 
 	HasServers bool
