@@ -57,7 +57,7 @@ func shed(q *Query, set []Candidate) int {
 		return len(set)
 	}
 	client := q.clientHash()
-	away := func(c *Candidate) bool { return drawn(client, c.Member, saltShed) < c.Site.Shed }
+	away := func(c *Candidate) bool { return drawn(client, c.Hash, saltShed) < c.Site.Shed }
 	n := keep(set, func(c *Candidate) bool { return !away(c) })
 	if n == 0 {
 		n = keep(set, func(c *Candidate) bool { return c.Site.Shed <= least })

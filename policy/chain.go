@@ -140,37 +140,13 @@ func (q *Query) served() bool {
 // stands if no metric settles the answer.
 func (q *Query) constrain() Reason {
 	s := &q.scratch
-	s.all, s.aside = s.all[:0], s.aside[:0]
-
-	// (1) The members of the pool with an address of the asked family.
-	for _, m := range q.Service.Members {
-		if m.InPool && m.Has(q.Family) {
-			s.all = append(s.all, Candidate{Member: m})
-			continue
-		}
-		s.aside = append(s.aside, Candidate{Member: m})
+	reason := q.gather("pool", false)
+	if q.staged(q.Family) {
 		if q.Trace != nil {
-			why := "no " + q.Family.String() + " address"
-			if !m.InPool {
-				why = m.Role.String() + ", not in the pool"
-			}
-			q.number(m, "", why)
+			q.note("moved away, and no candidate is up: the pool as if all staged orders stood at 100 %%")
 		}
+		reason = q.gather("staged pool", true)
 	}
-	reason := ReasonConstraints
-	if len(s.all) == 1 {
-		reason = ReasonSingle
-	}
-	q.recordConstraint("pool")
-
-	// (2) Without those forced down or evacuated.
-	s.all = partition(s.all, &s.aside, func(c *Candidate) bool { return c.Forced < state.ForcedDown })
-	if q.Trace != nil {
-		for _, c := range s.aside {
-			q.number(c.Member, "", because(c.Forced.String(), c.ForcedWhy))
-		}
-	}
-	q.recordConstraint("orders")
 
 	// (3) and (4): the drained and those of weight 0 stand aside, and come back while nothing better is up.
 	var up, some [classes]bool
@@ -215,6 +191,90 @@ func (q *Query) constrain() Reason {
 		return ReasonConstraints
 	}
 	return reason
+}
+
+// gather applies constraints (1) and (2) to the pool in force, or to the staged one.
+func (q *Query) gather(name string, staged bool) Reason {
+	s := &q.scratch
+	s.all, s.aside = s.all[:0], s.aside[:0]
+
+	// (1) The members of the pool with an address of the asked family.
+	for _, m := range q.Service.Members {
+		in := pooled(m, staged)
+		if in && m.Has(q.Family) {
+			s.all = append(s.all, Candidate{Member: m})
+			continue
+		}
+		s.aside = append(s.aside, Candidate{Member: m})
+		if q.Trace != nil {
+			why := "no " + q.Family.String() + " address"
+			if !in {
+				why = m.Role.String() + ", not in the pool"
+			}
+			q.number(m, "", why)
+		}
+	}
+	reason := ReasonConstraints
+	if len(s.all) == 1 {
+		reason = ReasonSingle
+	}
+	q.recordConstraint(name)
+
+	// (2) Without those forced down, evacuated, or moved away from for this client.
+	s.all = partition(s.all, &s.aside, func(c *Candidate) bool { return c.Forced < state.ForcedDown && q.moved(c.Member) == nil })
+	q.traceOrders()
+	q.recordConstraint("orders")
+	return reason
+}
+
+func pooled(m *state.Member, staged bool) bool {
+	if staged {
+		return m.InStagedPool
+	}
+	return m.InPool
+}
+
+// moved returns the staged order that moves this client away from the member; nil: none does. A client that an order
+// moves is moved away from all members of that order, and stays so at every larger share. It widens the scope if there
+// is an order to ask.
+func (q *Query) moved(m *state.Member) *state.Stage {
+	for i := range m.Moved {
+		st := &m.Moved[i]
+		if drawn(q.clientHash(), st.Order, saltStage) < st.Share {
+			return st
+		}
+	}
+	return nil
+}
+
+// staged reports whether a question for f by this client is answered out of the staged pool: the client is moved away
+// from some member of the pool in force, and no candidate in that is up.
+func (q *Query) staged(f state.Family) bool {
+	if q.Service.StagedPool == q.Service.Pool {
+		return false
+	}
+	moved := false
+	for _, m := range q.Service.Members {
+		switch {
+		case !m.InPool || m.Forced >= state.ForcedDown:
+		case q.moved(m) != nil:
+			moved = true
+		case m.Has(f) && m.Up[f]:
+			return false
+		}
+	}
+	return moved
+}
+
+// serves reports whether a question for f by this client would find a candidate that is up.
+func (q *Query) serves(f state.Family) bool {
+	staged := q.staged(f)
+	for _, m := range q.Service.Members {
+		if pooled(m, staged) && m.Has(f) && m.Forced < state.ForcedDown && m.Up[f] && q.moved(m) == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // The classes of constraints (3) and (4), by the order in which they serve.
@@ -294,12 +354,9 @@ func (q *Query) allDown() Kind {
 		return ServFail
 	}
 	// A client that gets no data for this family uses the other one, which works.
-	other := q.Family.Other()
-	for _, m := range q.Service.Members {
-		if m.InPool && m.Has(other) && m.Forced < state.ForcedDown && m.Up[other] {
-			q.traceAllDown(q.Service.OnAllDown, "no data, since a member is up for %s", other)
-			return NoData
-		}
+	if other := q.Family.Other(); q.serves(other) {
+		q.traceAllDown(q.Service.OnAllDown, "no data, since a member is up for %s", other)
+		return NoData
 	}
 	q.traceAllDown(q.Service.OnAllDown, "all members for %s, by the chain without health", q.Family)
 	return Answer

@@ -90,12 +90,13 @@ const (
 	saltStatic uint64 = iota + 1
 	saltShed
 	saltSlowStart
+	saltStage
 )
 
-// drawn returns a number in [0, 1) that is fixed for the client's network, the member and the use. clientHash is from
-// Query.clientHash.
-func drawn(clientHash uint64, m *state.Member, salt uint64) float64 {
-	return fraction(mix(clientHash ^ mix(m.Hash+salt*golden)))
+// drawn returns a number in [0, 1) that is fixed for the client's network, what it is drawn for (the hash of a member's
+// name or of an order's id) and the use. clientHash is from Query.clientHash.
+func drawn(clientHash, what, salt uint64) float64 {
+	return fraction(mix(clientHash ^ mix(what+salt*golden)))
 }
 
 // fraction maps h to [0, 1).

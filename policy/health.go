@@ -50,7 +50,7 @@ func mark(q *Query, set []Candidate) bool {
 	for i := range set {
 		c := &set[i]
 		if share := heldBack(q, c.Member); !c.Rejected && share > 0 {
-			c.Rejected = drawn(q.clientHash(), c.Member, saltSlowStart) < share
+			c.Rejected = drawn(q.clientHash(), c.Hash, saltSlowStart) < share
 		}
 	}
 	return true

@@ -109,7 +109,7 @@ func rendezvous(q *Query, set []Candidate) {
 	for i := range set {
 		c := &set[i]
 		// The member with the least -ln(u)/weight wins in proportion to its weight, for u evenly in (0, 1].
-		c.Value = -math.Log(1-drawn(client, c.Member, saltStatic)) / weight(c)
+		c.Value = -math.Log(1-drawn(client, c.Hash, saltStatic)) / weight(c)
 	}
 	slices.SortStableFunc(set, func(a, b Candidate) int { return cmp.Compare(a.Value, b.Value) })
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"gslbd/state"
@@ -10,7 +11,7 @@ import (
 // A Trace records how the first answer of a decision came about, for explain. Decide empties it first, so one Trace
 // can be used again.
 type Trace struct {
-	Constraints []TraceStep `json:"constraints"`           // pool, orders, weight and drain; then last known good, where on_all_down applied it
+	Constraints []TraceStep `json:"constraints"`           // pool, orders (both again for a staged pool), weight and drain; then last known good, where on_all_down applied it
 	Steps       []TraceStep `json:"steps"`                 // the chain's; after a restart its steps appear again
 	OnAllDown   string      `json:"on_all_down,omitempty"` // what on_all_down did; empty when it did not apply
 }
@@ -110,6 +111,27 @@ func (q *Query) traceMembers(set []Candidate) []TraceMember {
 		list = append(list, m)
 	}
 	return list
+}
+
+// traceOrders notes which orders took members away from this client, and which did not. It does nothing unless tracing.
+func (q *Query) traceOrders() {
+	if q.Trace == nil {
+		return
+	}
+	for _, c := range q.scratch.aside {
+		if st := q.moved(c.Member); c.Forced < state.ForcedDown && st != nil {
+			q.number(c.Member, "", because("moved away: "+percent(st.Share)+" of clients, this one too", st.Why))
+		} else {
+			q.number(c.Member, "", because(c.Forced.String(), c.ForcedWhy))
+		}
+	}
+	for _, c := range q.scratch.all {
+		var notes []string
+		for _, st := range c.Moved {
+			notes = append(notes, because("moved away: "+percent(st.Share)+" of clients, not this one", st.Why))
+		}
+		q.number(c.Member, "", strings.Join(notes, "; "))
+	}
 }
 
 // traceUnused appends the steps of a chain that did not run: the constraints or on_all_down answered.

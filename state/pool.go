@@ -48,6 +48,9 @@ func (s *Store) evalPool(svc *service, now time.Time) {
 	if svc.latched() && svc.pool == Backup {
 		svc.hold.latch, svc.hold.passed = svc.latch.ID, false
 	}
+	if svc.unproven {
+		s.wakeAt(svc.began.Add(s.cfg.DeadAfter))
+	}
 	svc.stagedPool = svc.poolAfterStages()
 
 	h := &svc.hold
@@ -66,9 +69,6 @@ func (s *Store) setPool(svc *service, pool Role, now time.Time) {
 	svc.poolSet, svc.pool, svc.poolSince = true, pool, now
 	svc.hold.released = false
 	svc.unproven = pool == Backup && svc.unmeasured(now, s.cfg.DeadAfter)
-	if svc.unproven {
-		s.wakeAt(svc.began.Add(s.cfg.DeadAfter))
-	}
 	s.unsaved = true
 	if first {
 		return
