@@ -61,6 +61,12 @@ func TestDecideAllocatesNothing(t *testing.T) {
 	w := busy(t, 5)
 	w.Service.Answers = 5
 	check("the default chain", w, build(t, defaultChain...))
+	for _, m := range w.Members {
+		m.Moved = []state.Stage{{Order: 1, Share: 0.5}, {Order: 2, Share: 0.5}}
+		m.InStagedPool = true
+	}
+	w.StagedPool = state.Backup
+	check("staged orders", w, build(t, defaultChain...))
 	w.of("m3").Preference = 900
 	w.down("m3")
 	check("a restart", w, build(t, "preference", "health", "static"))

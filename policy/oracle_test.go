@@ -42,14 +42,39 @@ func where(list group, is func(*state.Member) bool) group {
 
 func (n *naive) up(m *state.Member) bool { return m.Up[n.f] }
 
+func (n *naive) has(m *state.Member) bool { return m.Addr[n.f].IsValid() }
+
+func ordered(m *state.Member) bool {
+	return m.Forced == state.ForcedDown || m.Forced == state.ForcedEvacuated
+}
+
+// moved reports whether a staged order moves the client away from m.
+func (n *naive) moved(m *state.Member) bool {
+	return slices.ContainsFunc(m.Moved, func(st state.Stage) bool { return moves(st.Order, st.Share, n.client) })
+}
+
+// may reports whether some rule may answer m to the client.
+func (n *naive) may(m *state.Member) bool { return !ordered(m) && !n.moved(m) }
+
+// pool returns the members of the pool that the client is answered out of.
+func (n *naive) pool() group {
+	pool := where(n.w.Members, func(m *state.Member) bool { return m.InPool })
+	candidates := where(where(pool, n.has), n.may)
+	moved := where(pool, func(m *state.Member) bool { return !ordered(m) && n.moved(m) })
+	if n.w.StagedPool != n.w.Pool && len(moved) > 0 && len(where(candidates, n.up)) == 0 {
+		return where(n.w.Members, func(m *state.Member) bool { return m.InStagedPool })
+	}
+	return pool
+}
+
 // candidates applies the constraints.
 func (n *naive) candidates() (all group, reason string) {
-	all = where(n.w.Members, func(m *state.Member) bool { return m.InPool && m.Addr[n.f].IsValid() })
+	all = where(n.pool(), n.has)
 	reason = "constraints"
 	if len(all) == 1 {
 		reason = "single"
 	}
-	all = where(all, func(m *state.Member) bool { return m.Forced != state.ForcedDown && m.Forced != state.ForcedEvacuated })
+	all = where(all, n.may)
 	if len(all) == 0 {
 		return nil, "constraints"
 	}
@@ -359,14 +384,15 @@ func checkAgainstNaive(t *testing.T, d dice) {
 		health = health || o.Metric == "health" && !o.Disabled
 	}
 	for _, m := range w.Members {
-		serving = serving || m.InPool && m.Has(q.Family) && m.Forced < state.ForcedDown && m.Up[q.Family]
+		serving = serving || m.InPool && m.Has(q.Family) && n.may(m) && m.Up[q.Family]
 	}
 	if serving && (got.Kind != policy.Answer || got.N == 0) {
 		t.Fatalf("empty while a member may serve: %s", spell(&got))
 	}
 	seen := map[*state.Member]bool{}
 	for _, m := range got.Members[:got.N] {
-		if seen[m] || !m.InPool || !m.Has(q.Family) || m.Forced >= state.ForcedDown || health && !got.AllDown && !m.Up[q.Family] {
+		pooled := m.InPool || m.InStagedPool && !serving && w.StagedPool != w.Pool
+		if seen[m] || !pooled || !m.Has(q.Family) || !n.may(m) || health && !got.AllDown && !m.Up[q.Family] {
 			t.Fatalf("%s must not be answered: %s", m.Name, spell(&got))
 		}
 		seen[m] = true

@@ -40,9 +40,13 @@ func randomWorld(d dice) *world {
 	if rare(d, 2) {
 		w.LastResort = []netip.Addr{one(d, netip.MustParseAddr("192.0.2.99"), netip.MustParseAddr("2001:db8::99"))}
 	}
+	w.StagedPool = one(d, state.Primary, state.Backup) // Pool is Primary
 	down := one(d, 2, 3, 10)
 	for _, m := range w.Members {
-		m.InPool = !rare(d, 5)
+		m.InPool, m.InStagedPool = !rare(d, 5), rare(d, 2)
+		for rare(d, 4) && len(m.Moved) < 2 {
+			m.Moved = append(m.Moved, state.Stage{Order: uint64(d.IntN(9)), Share: one(d, 0.25, 0.5, 0.9)})
+		}
 		m.Forced = one(d, state.NotForced, state.NotForced, state.NotForced, state.NotForced, state.ForcedUp, state.ForcedDrain, state.ForcedDown, state.ForcedEvacuated)
 		m.Weight = one(d, 100, 100, 100, 50, 300, 0)
 		m.Preference = one(d, 100, 100, 200, 0)

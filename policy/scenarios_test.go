@@ -30,6 +30,7 @@ type scenario struct {
 		OnAllDown  string        `yaml:"on_all_down"`
 		LastResort []netip.Addr  `yaml:"last_resort"`
 		SlowStart  time.Duration `yaml:"slow_start"`
+		StagedPool string        `yaml:"staged_pool"` // empty: no other than the pool
 	}
 	Overrides []struct {
 		Prefix       netip.Prefix
@@ -54,10 +55,16 @@ type scenario struct {
 		Role               string
 		OutOfPool          bool `yaml:"out_of_pool"`
 		Forced             string
-		Down               string         // why it is; empty: up
-		LastGood           bool           `yaml:"last_good"`
-		RecoveredAgo       *time.Duration `yaml:"recovered_ago"`
-		Selected           int
+		ForcedWhy          string `yaml:"forced_why"`
+		Moved              []struct {
+			Order string
+			Share float64
+			Why   string
+		}
+		Down         string         // why it is; empty: up
+		LastGood     bool           `yaml:"last_good"`
+		RecoveredAgo *time.Duration `yaml:"recovered_ago"`
+		Selected     int
 	}
 	RTTs []struct {
 		Site     string
@@ -94,6 +101,15 @@ func (s *scenario) world(t *testing.T) *world {
 		for w.OnAllDown.String() != s.Service.OnAllDown {
 			w.OnAllDown++
 		}
+	}
+	for _, c := range s.Members {
+		if c.Role == "backup" && !c.OutOfPool {
+			w.Pool = state.Backup
+		}
+	}
+	w.StagedPool = w.Pool
+	if s.Service.StagedPool != "" && s.Service.StagedPool != w.Pool.String() {
+		w.StagedPool = state.Backup - w.Pool
 	}
 	var overrides []geo.Override
 	for _, o := range s.Overrides {
@@ -140,6 +156,10 @@ func (s *scenario) world(t *testing.T) *world {
 		}
 		for m.Forced.String() != c.Forced {
 			m.Forced++
+		}
+		m.ForcedWhy, m.InStagedPool = c.ForcedWhy, m.Role == w.StagedPool
+		for _, st := range c.Moved {
+			m.Moved = append(m.Moved, state.Stage{Order: state.HashName(st.Order), Share: st.Share, Why: st.Why})
 		}
 		for _, a := range c.Addresses {
 			f := state.V4
