@@ -65,31 +65,48 @@ var (
 	backups   = []string{"ig-b", "ig-c"}
 )
 
+// The failover documentation's example, with what status shows after each step.
 func TestFailoverSeedStepByStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, failover(0.5))
-		for i, step := range []struct {
-			down []string
-			want []string
+		for _, step := range []struct {
+			name    string
+			down    []string
+			want    []string
+			healthy map[string]int // servers up, by group
+			why     string
 		}{
-			{nil, primaries},
-			{[]string{"a1", "d1"}, primaries},
-			{[]string{"a1", "d1", "a2"}, backups},
-			{[]string{"a1", "d1"}, primaries},
-			{[]string{"d1"}, primaries},
+			{"all healthy", nil, primaries, map[string]int{"ig-a": 2, "ig-b": 2, "ig-c": 2, "ig-d": 2}, "4 of 4 primary servers healthy, ratio 0.5"},
+			{"a1 and d1 fail: a2 and d2 are left", []string{"a1", "d1"}, primaries, map[string]int{"ig-a": 1, "ig-d": 1}, "2 of 4 primary servers healthy, ratio 0.5"},
+			{"a2 fails: the backups, and d2 is healthy but gets nothing", []string{"a1", "d1", "a2"}, backups, map[string]int{"ig-a": 0, "ig-b": 2, "ig-c": 2, "ig-d": 1}, "1 of 4 primary servers healthy, ratio 0.5"},
+			{"a2 recovers: back at exactly the minimum", []string{"a1", "d1"}, primaries, map[string]int{"ig-a": 1, "ig-d": 1}, "2 of 4 primary servers healthy, ratio 0.5"},
+			{"a1 recovers: a1, a2 and d2", []string{"d1"}, primaries, map[string]int{"ig-a": 2, "ig-d": 1}, "3 of 4 primary servers healthy, ratio 0.5"},
 		} {
 			r.machines(step.down...)
+			svc := r.s.Snapshot().Services[0]
 			if got := r.inPool(); !slices.Equal(got, step.want) {
-				t.Errorf("step %d, down %v: pool %v, want %v", i+1, step.down, got, step.want)
+				t.Errorf("%s: pool %v, want %v", step.name, got, step.want)
+			}
+			if svc.PoolWhy != step.why {
+				t.Errorf("%s: why %q", step.name, svc.PoolWhy)
+			}
+			primary := 0
+			for _, m := range svc.Members {
+				if want, ok := step.healthy[m.Name]; ok && (m.ServersUp != want || m.Servers != 2 || m.AnyUp() != (want > 0)) {
+					t.Errorf("%s: %s has %d of %d servers up, up %v; want %d of 2", step.name, m.Name, m.ServersUp, m.Servers, m.AnyUp(), want)
+				}
+				if m.Role == state.Primary {
+					primary += m.ServersUp
+				}
+			}
+			if svc.PoolServersUp != primary || svc.PoolServers != 4 {
+				t.Errorf("%s: %d of %d primary servers, want %d of 4", step.name, svc.PoolServersUp, svc.PoolServers, primary)
 			}
 			time.Sleep(time.Second)
 		}
 		svc := r.s.Snapshot().Services[0]
-		if svc.PoolTransitions != 2 || r.logged("pool changed") != 2 {
+		if svc.PoolTransitions != 2 || r.logged("pool changed") != 2 || r.logged("failback held") != 0 {
 			t.Errorf("%d transitions, %d log lines; want 2", svc.PoolTransitions, r.logged("pool changed"))
-		}
-		if svc.PoolWhy != "3 of 4 primary servers healthy, ratio 0.5" {
-			t.Errorf("why = %q", svc.PoolWhy)
 		}
 	})
 }
@@ -107,6 +124,11 @@ func TestPoolTable(t *testing.T) {
 		{"ratio 1: all healthy", 1, nil, primaries},
 		{"ratio 0.1: one of four", 0.1, []string{"a1", "a2", "d1"}, primaries},
 		{"nobody is healthy: primaries", 0.5, []string{"a1", "a2", "b1", "b2", "c1", "c2", "d1", "d2"}, primaries},
+		{"ratio 0.5: exactly half", 0.5, []string{"a1", "a2"}, primaries},
+		{"ratio 0.5: one below", 0.5, []string{"a1", "a2", "d1"}, backups},
+		{"ratio 0.1: none", 0.1, []string{"a1", "a2", "d1", "d2"}, backups},
+		{"ratio 1: maintenance is no failure", 1, []string{"m:a1", "d:d1"}, primaries},
+		{"ratio 0: a primary in maintenance is not healthy", 0, []string{"m:a1", "m:a2", "d1", "d2"}, backups},
 		{"no backup is healthy: primaries", 0.5, []string{"a1", "a2", "d1", "b1", "b2", "c1", "c2"}, primaries},
 		{"one backup is healthy", 0.5, []string{"a1", "a2", "d1", "b1", "b2", "c1"}, backups},
 		{"maintenance leaves both sides", 0.5, []string{"a1", "m:a2", "m:d1"}, primaries}, // 1 of 2
@@ -138,6 +160,12 @@ func TestPoolAndOrders(t *testing.T) {
 		{"all primaries forced down", map[string]state.Forced{"ig-a": state.ForcedDown, "ig-d": state.ForcedEvacuated}, nil, 0.5, backups},
 		{"drained ones too", map[string]state.Forced{"ig-a": state.ForcedDrain, "ig-d": state.ForcedDrain}, nil, 0, backups},
 		{"backups forced down do not take over", map[string]state.Forced{"ig-b": state.ForcedDown, "ig-c": state.ForcedDown}, []string{"a1", "a2", "d1", "d2"}, 0.5, primaries},
+		{"an evacuated primary leaves both sides", map[string]state.Forced{"ig-a": state.ForcedEvacuated}, []string{"d1"}, 1, backups},
+		{"and if the rest is whole, nothing happens", map[string]state.Forced{"ig-a": state.ForcedEvacuated}, []string{"a1", "a2"}, 1, primaries},
+		{"an evacuated backup does not take over", map[string]state.Forced{"ig-b": state.ForcedEvacuated}, []string{"a1", "a2", "d1", "d2", "c1", "c2"}, 0, primaries},
+		{"a drained backup neither", map[string]state.Forced{"ig-b": state.ForcedDrain, "ig-c": state.ForcedDown}, []string{"a1", "a2", "d1", "d2"}, 0, primaries},
+		{"a backup that is forced up takes over", map[string]state.Forced{"ig-b": state.ForcedUp}, []string{"a1", "a2", "b1", "b2", "c1", "c2", "d1", "d2"}, 0, backups},
+		{"a primary that is forced up although all of its servers are in maintenance", map[string]state.Forced{"ig-a": state.ForcedUp}, []string{"m:a1", "m:a2", "d1", "d2"}, 0.3, primaries}, // 1 of 3
 		{"a primary that is forced up counts all its servers", map[string]state.Forced{"ig-a": state.ForcedUp}, []string{"a1", "a2", "d1", "d2"}, 0.5, primaries},
 	}
 	for _, test := range tests {
