@@ -29,7 +29,6 @@ type service struct {
 	stagedPool      Role
 	latch           Latch // as ordered
 	hold            hold
-	unproven        bool // it is in its backups since before its primaries were measured
 	ordered         bool // orders have changed since the pool was last judged
 
 	rotation  *Rotation

@@ -83,6 +83,7 @@ type fileHold struct {
 	Passed   bool      `json:"passed,omitzero"`
 	Failback string    `json:"failback,omitzero"`
 	Released bool      `json:"released,omitzero"`
+	Unproven bool      `json:"unproven,omitzero"`
 }
 
 type fileMember struct {
@@ -439,7 +440,7 @@ func (s *Store) capture(now time.Time) *fileState {
 }
 
 func (h *hold) capture() fileHold {
-	return fileHold{h.on, h.why, h.since, h.latch, h.passed, h.failback, h.released}
+	return fileHold{h.on, h.why, h.since, h.latch, h.passed, h.failback, h.released, h.unproven}
 }
 
 func (h *health) capture(addr netip.Addr) *fileHealth {
@@ -511,7 +512,7 @@ func (s *Store) restore(f *fileState, now time.Time) {
 		if svc.hasBackups && fs.Pool <= Backup && !fs.PoolSince.IsZero() {
 			svc.poolSet, svc.pool, svc.poolSince, svc.poolWhy = true, fs.Pool, c.past(fs.PoolSince), fs.PoolWhy
 			h := &fs.Hold
-			svc.hold = hold{h.On, h.Why, c.past(h.Since), h.Latch, h.Passed, h.Failback, h.Released}
+			svc.hold = hold{h.On, h.Why, c.past(h.Since), h.Latch, h.Passed, h.Failback, h.Released, h.Unproven}
 		}
 		for _, fm := range fs.Members {
 			m := svc.byName[fm.Name]

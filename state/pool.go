@@ -26,6 +26,7 @@ type hold struct {
 	passed   bool   // that one no longer holds the service here: it went back when no backup was healthy
 	failback string // id of the last order to fail back that was seen
 	released bool   // it was ordered back while the backups were in force
+	unproven bool   // it is in its backups since before its primaries were measured
 }
 
 // evalPool decides which pool of the service is in force (docs/operations.md, "The pool"). The caller holds mu, and has
@@ -36,8 +37,8 @@ func (s *Store) evalPool(svc *service, now time.Time) {
 	if sh != svc.poolShare || svc.poolWhy == "" {
 		svc.poolShare, svc.poolWhy = sh, sh.why()
 	}
-	if svc.unproven && !svc.unmeasured(now, s.cfg.DeadAfter) {
-		svc.unproven = sh.holds() // then it goes back; else it has failed over
+	if svc.hold.unproven && !svc.unmeasured(now, s.cfg.DeadAfter) {
+		svc.hold.unproven = sh.holds() // then it goes back; else it has failed over
 	}
 	before := svc.hold
 	ended := s.evalHold(svc, sh, now)
@@ -48,7 +49,7 @@ func (s *Store) evalPool(svc *service, now time.Time) {
 	if svc.latched() && svc.pool == Backup {
 		svc.hold.latch, svc.hold.passed = svc.latch.ID, false
 	}
-	if svc.unproven {
+	if svc.hold.unproven {
 		s.wakeAt(svc.began.Add(s.cfg.DeadAfter))
 	}
 	svc.stagedPool = svc.poolAfterStages()
@@ -68,7 +69,7 @@ func (s *Store) setPool(svc *service, pool Role, now time.Time) {
 	first := !svc.poolSet
 	svc.poolSet, svc.pool, svc.poolSince = true, pool, now
 	svc.hold.released = false
-	svc.unproven = pool == Backup && svc.unmeasured(now, s.cfg.DeadAfter)
+	svc.hold.unproven = pool == Backup && svc.unmeasured(now, s.cfg.DeadAfter)
 	s.unsaved = true
 	if first {
 		return
@@ -156,7 +157,7 @@ func (svc *service) keeps() bool {
 	case FailbackDelay:
 		return inBackups
 	case FailbackManual:
-		return svc.latched() || (inBackups && !svc.hold.released && !svc.unproven)
+		return svc.latched() || (inBackups && !svc.hold.released && !svc.hold.unproven)
 	}
 	return false
 }
@@ -168,7 +169,7 @@ func (svc *service) latched() bool {
 
 // unlatched reports whether this gslbd has failed over and no latch stands for that.
 func (svc *service) unlatched() bool {
-	return svc.cfg.Failback == FailbackManual && svc.pool == Backup && !svc.hold.released && !svc.unproven && !svc.latched()
+	return svc.cfg.Failback == FailbackManual && svc.pool == Backup && !svc.hold.released && !svc.hold.unproven && !svc.latched()
 }
 
 // poolAfterStages returns the pool that would be in force if all staged orders stood at 100 %.
