@@ -533,7 +533,6 @@ func (s *Store) restore(f *fileState, now time.Time) {
 				}
 			}
 		}
-		svc.serving = [2]bool{svc.serves(V4), svc.serves(V6)}
 	}
 	if f.rtt != nil {
 		s.rtt.restore(f.rtt, s.sites, now)
