@@ -98,6 +98,27 @@ func TestMembersOfOneOrderLoseTheSameClients(t *testing.T) {
 	}
 }
 
+// Those that are moved are spread over the rest as all clients are, even if an order's number is a member's hash.
+func TestMovedClientsAreSpread(t *testing.T) {
+	w := newWorld("a", "b", "c")
+	w.of("c").Moved = []state.Stage{{Order: w.of("a").Hash, Share: 0.5}}
+	c := build(t, "static=hash")
+	moved, a := 0, 0
+	for i := range 4000 {
+		client := netip.AddrFrom4([4]byte{20, byte(i >> 8), byte(i), 1})
+		if !moves(w.of("a").Hash, 0.5, client) {
+			continue
+		}
+		moved++
+		if got, _, _ := w.decide(c, from(client.String())); got == "a" {
+			a++
+		}
+	}
+	if share := float64(a) / float64(moved); share < 0.45 || share > 0.55 {
+		t.Errorf("%d of %d moved clients get a", a, moved)
+	}
+}
+
 func TestScopeOfStages(t *testing.T) {
 	c := build(t, "health", "static=ordered")
 	tests := []struct {

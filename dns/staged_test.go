@@ -1,0 +1,60 @@
+package dns_test
+
+import (
+	"strings"
+	"testing"
+
+	"gslbd/dns"
+	"gslbd/state"
+)
+
+// A client that a staged order moves away from a member is not told of that member by any kind of answer, and the scope
+// says that other networks are told otherwise.
+func TestMovedClients(t *testing.T) {
+	w := newWorld(t, []dns.ZoneOptions{{Name: "gslb.test", File: writeZone(t, ""), ECS: true}},
+		testService{name: "www.gslb.test", ttl: 30, alpn: []string{"h2"}, members: []string{"198.51.100.1,2001:db8::1", "198.51.100.2,2001:db8::2"}},
+		testService{name: "multi.gslb.test", ttl: 30, answers: 10, alpn: []string{"h2"}, members: []string{"198.51.100.1,2001:db8::1", "198.51.100.2,2001:db8::2", "198.51.100.3,2001:db8::3"}},
+		testService{name: "cname.gslb.test", ttl: 30, members: []string{"one.example.net.", "two.example.net."}},
+		testService{name: "all.gslb.test", ttl: 30, down: true, alpn: []string{"h2"}, members: []string{"198.51.100.1,2001:db8::1", "198.51.100.2,2001:db8::2"}},
+		testService{name: "good.gslb.test", ttl: 30, down: true, onAllDown: state.AllDownLastKnownGood, members: []string{"198.51.100.1,2001:db8::1", "198.51.100.2,2001:db8::2"}},
+		testService{name: "backup.gslb.test", ttl: 30, down: true, onAllDown: state.AllDownBackup, members: []string{"198.51.100.1,2001:db8::1"}, lastResort: []string{"198.51.100.1", "198.51.100.9", "2001:db8::1"}},
+	)
+	w.store.SetOrders(state.Orders{Force: func(_, _, site, _ string) state.Force {
+		if site == "s0" {
+			return state.Force{Stages: []state.Stage{{Order: 1, Share: 0.5}}}
+		}
+		return state.Force{}
+	}})
+	r := w.responder(t, dns.Options{ECS: true})
+	moved := 0
+	for i := range byte(64) {
+		ecs := edns(1232, raw(8, 0, 1, 24, 0, 20, 1, i))
+		reply, _ := ask(t, r, question("www.gslb.test.", "A", ecs), false)
+		gone := !strings.Contains(show(reply), "198.51.100.1")
+		if gone {
+			moved++
+		}
+		for _, name := range []string{"www.gslb.test.", "multi.gslb.test.", "cname.gslb.test.", "all.gslb.test.", "good.gslb.test."} {
+			for _, qtype := range []string{"A", "AAAA", "HTTPS"} {
+				reply, wire := ask(t, r, question(name, qtype, ecs), false)
+				if len(reply.Answer) == 0 && qtype == "HTTPS" {
+					continue // not every service has one
+				}
+				got := show(reply)
+				told := strings.Contains(got, "198.51.100.1") || strings.Contains(got, "2001:db8::1") || strings.Contains(got, "one.example.net.")
+				if scope := unpackRaw(t, wire).options[8][3]; told == gone || scope != 24 {
+					t.Fatalf("network %d, moved %v, scope %d: %s %s:\n%s", i, gone, scope, name, qtype, got)
+				}
+			}
+		}
+		for _, qtype := range []string{"A", "AAAA"} {
+			reply, _ := ask(t, r, question("backup.gslb.test.", qtype, ecs), false)
+			if got := show(reply); strings.Contains(got, "198.51.100.1") || strings.Contains(got, "2001:db8::1") {
+				t.Fatalf("network %d: last_resort leads back:\n%s", i, got)
+			}
+		}
+	}
+	if moved < 16 || moved > 48 {
+		t.Errorf("%d of 64 networks are moved, at a share of a half", moved)
+	}
+}
