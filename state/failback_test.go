@@ -336,6 +336,29 @@ func TestStartIsNoFailover(t *testing.T) {
 	})
 }
 
+// A latch that holds a gslbd from its start on is no reason to publish without pause.
+func TestLatchedFromTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := failsBack(state.FailbackManual, 0)
+		c.Services[0].UnknownUp = false
+		r := start(t, c)
+		r.latch("l1", "")
+		for range 13 { // ig-d never tells of itself
+			for i, site := range []string{"ig-a", "ig-b"} {
+				v := vs(site, fmt.Sprintf("192.0.2.%d", i), 0, up)
+				r.report(&state.Report{Site: site, VirtualServers: []state.VirtualServer{v}})
+			}
+			time.Sleep(5 * time.Second)
+		}
+		r.wantPool("latched", state.Backup, true)
+		before := r.s.Snapshot().Version
+		time.Sleep(5 * time.Second)
+		if n := r.s.Snapshot().Version - before; n > 1 {
+			t.Errorf("%d publications in 5 s in which nothing happened", n)
+		}
+	})
+}
+
 // 50 primary and 50 backup members of 5 servers each: at every ratio that 250 servers can have, exactly that many
 // suffice, and one less does not.
 func TestRatiosOf250Servers(t *testing.T) {

@@ -15,7 +15,7 @@ type share struct {
 	ratio         float64
 }
 
-// A hold is what failback remembers of a service (docs/operations.md, "Failback").
+// A hold is what failback remembers of a service (docs/operations.md, "The pool").
 type hold struct {
 	on    bool // the primaries suffice again, and the backups stay in force
 	why   string
@@ -37,10 +37,10 @@ func (s *Store) evalPool(svc *service, now time.Time) {
 	if sh != svc.poolShare || svc.poolWhy == "" {
 		svc.poolShare, svc.poolWhy = sh, sh.why()
 	}
-	if svc.hold.unproven && !svc.unmeasured(now, s.cfg.DeadAfter) {
-		svc.hold.unproven = sh.holds() // then it goes back; else it has failed over
-	}
 	before := svc.hold
+	if svc.hold.unproven && !svc.unmeasured(now, s.cfg.DeadAfter) {
+		svc.hold.unproven = sh.holds() && !svc.latched() // then it goes back; else it has failed over
+	}
 	ended := s.evalHold(svc, sh, now)
 	pool := sh.pool(svc.hold.on)
 	if !svc.poolSet || pool != svc.pool {
