@@ -23,6 +23,7 @@ type service struct {
 	poolWhy         string
 	poolShare       share // what poolWhy tells of
 	poolTransitions uint64
+	poolChanged     time.Time // of the last change of the pool in force; zero: none is known
 
 	rotation  *Rotation
 	counters  *Counters
@@ -141,6 +142,9 @@ func (s *Store) configure(c *Config, now time.Time) {
 		if a := st.agents[st.holder]; a != nil {
 			s.cover(st, a)
 		}
+		for _, a := range st.agents {
+			a.match(st)
+		}
 	}
 	s.applyOrders()
 }
@@ -200,8 +204,11 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 	return svc
 }
 
-// applyOrders asks what is ordered for every member. The caller holds mu.
+// applyOrders asks what is ordered for every site and member. The caller holds mu.
 func (s *Store) applyOrders() {
+	for _, st := range s.siteOrder {
+		st.applyOrders(s.orders)
+	}
 	for _, svc := range s.svcOrder {
 		for _, m := range svc.members {
 			m.forced, m.forcedWhy = NotForced, ""

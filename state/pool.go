@@ -37,6 +37,7 @@ func (s *Store) evalPool(svc *service, now time.Time) {
 		return
 	}
 	svc.poolTransitions++
+	svc.poolChanged = now
 	s.warn("pool changed", zap.String("service", svc.cfg.Name), zap.Stringer("pool", pool), zap.String("why", svc.poolWhy))
 }
 
