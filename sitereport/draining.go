@@ -169,7 +169,7 @@ func (d *drainer) decided(names ...string) {
 func (d *drainer) objection(views []view, objects func(v *view) string) string {
 	for i := range views {
 		if why := objects(&views[i]); why != "" {
-			return fmt.Sprintf("gslbd %s %s", views[i].name, why)
+			return fmt.Sprintf("no agreement, gslbd %s %s", views[i].name, why)
 		}
 	}
 	if 2*len(views) <= len(d.views) {

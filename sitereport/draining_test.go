@@ -420,15 +420,15 @@ func TestEvacuationHeldBack(t *testing.T) {
 		says   []string // by gslbd, from the start; the empty text is no answer
 		warned string
 	}{
-		{"only one asks", nil, []string{drainWeb, active}, `servers of virtual server "web" are not set to drain: gslbd http://b does not ask to drain virtual server "web"`},
+		{"only one asks", nil, []string{drainWeb, active}, `servers of virtual server "web" are not set to drain: no agreement, gslbd http://b does not ask to drain virtual server "web"`},
 		{"not more than half answer", nil, []string{drainWeb, ""}, "1 of 2 gslbd answered lately"},
 		{"one drains, the other restores", nil, []string{drainWeb, restoreWeb}, `gslbd http://b asks to restore virtual server "web"`},
 		{
 			"one drains, the other restores what is in drain", func(b *slb) { b.states["web/s1"] = "drain"; b.states["web/s2"] = "down" },
 			[]string{drainWeb, restoreWeb},
-			`servers of virtual server "web" are not set back to ready: gslbd http://a asks to drain virtual server "web"`,
+			`servers of virtual server "web" are not set back to ready: no agreement, gslbd http://a asks to drain virtual server "web"`,
 		},
-		{"only one restores", func(b *slb) { b.states["web/s1"] = "drain" }, []string{restoreWeb, active}, "not set back to ready: gslbd http://b does not ask for it"},
+		{"only one restores", func(b *slb) { b.states["web/s1"] = "drain" }, []string{restoreWeb, active}, "not set back to ready: no agreement, gslbd http://b does not ask for it"},
 		{"they restore different servers", func(b *slb) { b.states["web/s1"], b.states["web/s2"] = "drain", "drain" }, []string{restoreWeb, strings.Replace(restoreWeb, "s1", "s2", 1)}, "gslbd name different servers"},
 		{"a shared backend", func(b *slb) { b.shared = true }, []string{drainWeb}, `does not ask to drain virtual server "api"`},
 		{"not permitted", func(b *slb) { b.may = errors.New("permission denied, it has level operator") }, []string{drainWeb}, "permission denied, it has level operator"},
