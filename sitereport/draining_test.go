@@ -411,6 +411,28 @@ func TestEvacuation(t *testing.T) {
 	})
 }
 
+// TestDrainedIsToldBefore has two of three gslbd fall silent before they are told of the servers that are to be drained:
+// nothing is drained before they are, since one alone may be lost with the agent.
+func TestDrainedIsToldBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newSLB()
+		const drain = `"drain": ["web"]`
+		silent := []said{{0, active}, {20, drain}, {24, ""}, {70, drain}}
+		g := speaks(said{0, active}, said{20, drain})
+		runDraining(t, b, 100*time.Second, nil, g, speaks(silent...), speaks(silent...))
+		var at int
+		if len(b.done) == 1 {
+			fmt.Sscan(b.done[0], &at)
+		}
+		if at < 70 || at > 82 {
+			t.Errorf("%q", b.done)
+		}
+		if d := cmp.Diff([]string{"web [s1 s2]"}, drainedOf(g)); d != "" {
+			t.Error(d)
+		}
+	})
+}
+
 // TestEvacuationHeldBack lists why nothing is done.
 func TestEvacuationHeldBack(t *testing.T) {
 	const drainWeb, restoreWeb = `"drain": ["web"]`, `"restore": [{"virtual_server": "web", "servers": ["s1"]}]`

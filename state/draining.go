@@ -153,18 +153,15 @@ func (s *Store) instruct(res *ReportResult, st *site, a *agentReport, now time.T
 // no failover.
 func (s *Store) serviceState(svc *service, role Role, now time.Time) ServiceState {
 	out := ServiceState{Name: svc.cfg.Name, State: "active"}
-	if !svc.hasBackups || role == svc.pool {
+	if role == svc.pool {
 		return out
 	}
 	out.State = "inactive"
-	if svc.poolChanged.IsZero() {
-		return out
-	}
 	timeout := svc.cfg.DrainTimeout
 	if timeout <= 0 {
 		timeout = time.Duration(svc.cfg.TTL) * time.Second // clients still hold the old address
 	}
-	passed := now.Sub(svc.poolChanged)
+	passed := now.Sub(svc.poolChanged) // an age, where no change is known
 	// An agent acts only on a change that it saw, and sees one that lasts as long as a report may be late.
 	if passed < max(timeout, s.cfg.StaleAfter) {
 		out.State, out.Deadline = "draining", max(timeout-passed, 0)
