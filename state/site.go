@@ -352,7 +352,7 @@ func (st *site) snapshot(index int) Site {
 		out.Warnings = nil // of a report that no longer counts
 	}
 	if len(st.said) > 0 {
-		out.Warnings = slices.Concat(out.Warnings, st.said)
+		out.Warnings = slices.Concat(st.said, out.Warnings) // what is left undone before what is odd
 	}
 	out.Drained, out.InDrain, out.Listed = st.drained, st.inDrain, st.listed
 	if !fresh {
