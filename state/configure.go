@@ -23,11 +23,11 @@ type service struct {
 	poolWhy         string
 	poolShare       share // what poolWhy tells of
 	poolTransitions uint64
-	poolChanged     time.Time // of the last change of the pool in force; zero: none is known
 
 	rotation  *Rotation
 	counters  *Counters
 	decayedAt time.Time
+	poolMoved time.Time // when the pool last became another one; zero: it is not known to have
 }
 
 // A member is the private state of one member. It is guarded by Store.mu.
@@ -147,6 +147,7 @@ func (s *Store) configure(c *Config, now time.Time) {
 		}
 	}
 	s.applyOrders()
+	s.applySiteOrders()
 }
 
 func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) *service {
@@ -204,11 +205,8 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 	return svc
 }
 
-// applyOrders asks what is ordered for every site and member. The caller holds mu.
+// applyOrders asks what is ordered for every member. The caller holds mu.
 func (s *Store) applyOrders() {
-	for _, st := range s.siteOrder {
-		st.applyOrders(s.orders)
-	}
 	for _, svc := range s.svcOrder {
 		for _, m := range svc.members {
 			m.forced, m.forcedWhy = NotForced, ""

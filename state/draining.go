@@ -103,20 +103,21 @@ func (a *agentReport) match(st *site) {
 	}
 }
 
-// applyOrders asks what the agents of the site are to do. Draining is the more restrictive and wins, or servers would be
-// set back and drained again in turn.
-func (st *site) applyOrders(o Orders) {
-	st.orders = SiteOrders{}
-	if o.Site == nil {
-		return
-	}
-	ordered := o.Site(st.cfg.Name, st.cfg.Zone)
-	st.orders.Drain = ordered.Drain
-	if ordered.Drain {
-		return
-	}
-	for _, d := range ordered.Restore {
-		st.orders.Restore = append(st.orders.Restore, DrainedServers{d.VirtualServer, slices.Clone(d.Servers)})
+// applySiteOrders asks what the agents of every site are to do. Draining is the more restrictive and wins, or servers
+// would be set back and drained again in turn. The caller holds mu.
+func (s *Store) applySiteOrders() {
+	for _, st := range s.siteOrder {
+		st.orders = SiteOrders{}
+		if s.orders.Site == nil {
+			continue
+		}
+		ordered := s.orders.Site(st.cfg.Name, st.cfg.Zone)
+		st.orders.Drain = ordered.Drain
+		for _, d := range ordered.Restore {
+			if !ordered.Drain {
+				st.orders.Restore = append(st.orders.Restore, DrainedServers{d.VirtualServer, slices.Clone(d.Servers)})
+			}
+		}
 	}
 }
 
@@ -161,7 +162,7 @@ func (s *Store) serviceState(svc *service, role Role, now time.Time) ServiceStat
 	if timeout <= 0 {
 		timeout = time.Duration(svc.cfg.TTL) * time.Second // clients still hold the old address
 	}
-	passed := now.Sub(svc.poolChanged) // an age, where no change is known
+	passed := now.Sub(svc.poolMoved) // an age, where no change is known
 	// An agent acts only on a change that it saw, and sees one that lasts as long as a report may be late.
 	if passed < max(timeout, s.cfg.StaleAfter) {
 		out.State, out.Deadline = "draining", max(timeout-passed, 0)

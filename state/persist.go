@@ -67,12 +67,12 @@ type fileSite struct {
 }
 
 type fileService struct {
-	Name        string       `json:"name"`
-	Pool        Role         `json:"pool,omitzero"`
-	PoolSince   time.Time    `json:"pool_since,omitzero"`
-	PoolWhy     string       `json:"pool_why,omitzero"`
-	PoolChanged time.Time    `json:"pool_changed,omitzero"`
-	Members     []fileMember `json:"members"`
+	Name      string       `json:"name"`
+	PoolMoved time.Time    `json:"pool_moved,omitzero"`
+	Pool      Role         `json:"pool,omitzero"`
+	PoolSince time.Time    `json:"pool_since,omitzero"`
+	PoolWhy   string       `json:"pool_why,omitzero"`
+	Members   []fileMember `json:"members"`
 }
 
 type fileMember struct {
@@ -409,7 +409,7 @@ func (s *Store) capture(now time.Time) *fileState {
 		})
 	}
 	for _, svc := range s.svcOrder {
-		fs := fileService{Name: svc.cfg.Name, Pool: svc.pool, PoolSince: svc.poolSince, PoolWhy: svc.poolWhy, PoolChanged: svc.poolChanged}
+		fs := fileService{Name: svc.cfg.Name, Pool: svc.pool, PoolSince: svc.poolSince, PoolWhy: svc.poolWhy}
 		for _, m := range svc.members {
 			fm := fileMember{
 				Name: m.cfg.Name, Site: m.site.cfg.Name,
@@ -423,6 +423,7 @@ func (s *Store) capture(now time.Time) *fileState {
 			}
 			fs.Members = append(fs.Members, fm)
 		}
+		fs.PoolMoved = svc.poolMoved
 		f.Services = append(f.Services, fs)
 	}
 	return f
@@ -494,9 +495,9 @@ func (s *Store) restore(f *fileState, now time.Time) {
 		if svc == nil {
 			continue
 		}
+		svc.poolMoved = c.past(fs.PoolMoved)
 		if svc.hasBackups && fs.Pool <= Backup && !fs.PoolSince.IsZero() {
 			svc.poolSet, svc.pool, svc.poolSince, svc.poolWhy = true, fs.Pool, c.past(fs.PoolSince), fs.PoolWhy
-			svc.poolChanged = c.past(fs.PoolChanged)
 		}
 		for _, fm := range fs.Members {
 			m := svc.byName[fm.Name]

@@ -36,8 +36,8 @@ func (s *Store) evalPool(svc *service, now time.Time) {
 	if first {
 		return
 	}
+	svc.poolMoved = now
 	svc.poolTransitions++
-	svc.poolChanged = now
 	s.warn("pool changed", zap.String("service", svc.cfg.Name), zap.Stringer("pool", pool), zap.String("why", svc.poolWhy))
 }
 

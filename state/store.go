@@ -167,6 +167,7 @@ func (s *Store) SetOrders(o Orders) {
 	s.mu.Lock()
 	s.orders = o
 	s.applyOrders()
+	s.applySiteOrders()
 	if s.configured {
 		s.publish(now)
 	}
