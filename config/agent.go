@@ -21,6 +21,7 @@ type Agent struct {
 	Interval time.Duration `mapstructure:"interval" default:"5s" min:"1s" max:"1m"`
 
 	RTT            AgentRTT             `mapstructure:"rtt"`
+	Draining       AgentDraining        `mapstructure:"draining"`
 	HAProxy        []HAProxy            `mapstructure:"haproxy" size:"64"`
 	VirtualServers []AgentVirtualServer `mapstructure:"virtual_servers" size:"1000"`
 	Linux          Linux                `mapstructure:"linux"`
@@ -36,6 +37,13 @@ type AgentRTT struct {
 	// Methods are tried in this order, and the first that answers counts: icmp, dns. Default [icmp]. Where rtt.methods of
 	// gslbd asks for more than icmp, it counts in their place.
 	Methods []string `mapstructure:"methods" default:"icmp" enum:"icmp|dns"`
+}
+
+// AgentDraining says what the agent may do at the load balancer. All else that it does is reading.
+type AgentDraining struct {
+	// Enabled lets the agent, as gslbd agree, end the sessions of virtual servers that every service has left, and set
+	// servers to drain and back for an evacuation. HAProxy's socket then needs level admin. Default false.
+	Enabled bool `mapstructure:"enabled"`
 }
 
 // HAProxy is one HAProxy process to read: reader 1.

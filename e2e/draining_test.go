@@ -26,12 +26,12 @@ func openSession(t *testing.T, vip string) *session {
 	return &session{conn}
 }
 
-// open reports whether the connection still stands.
+// open reports whether the request still waits. One that HAProxy ends is answered by 502, on a connection that stays.
 func (s *session) open() bool {
 	_ = s.conn.SetReadDeadline(time.Now().Add(time.Millisecond))
 	_, err := s.conn.Read(make([]byte, 512))
 	e, ok := err.(net.Error)
-	return err == nil || ok && e.Timeout()
+	return ok && e.Timeout()
 }
 
 // haproxyCommand gives a command on the runtime socket.

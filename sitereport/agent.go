@@ -22,6 +22,7 @@ import (
 	"go.uber.org/zap"
 
 	"gslbd/probes"
+	"gslbd/state"
 )
 
 const (
@@ -46,6 +47,7 @@ type AgentOptions struct {
 	Token    string        // presented as a bearer token; "": none
 	Interval time.Duration // between reports, until an answer says otherwise; default 5s
 	Readers  []Reader      // read in parallel for every report
+	Draining bool          // Readers that are Actors may end sessions and set servers to drain and back, as gslbd agree
 
 	// Probe queues a resolver for a measurement of its round trip, by the methods in that order (none: icmp), and says
 	// whether it was taken. The result comes back by Agent.RTT. nil: nothing is probed.
@@ -68,6 +70,7 @@ type Agent struct {
 	log      *zap.Logger
 	client   *http.Client
 	peers    []*peer
+	draining *drainer
 	interval chan struct{} // holds a token when an answer changed the interval; never closed
 
 	rtts rttRing
@@ -85,6 +88,7 @@ type Agent struct {
 
 // A peer is one gslbd.
 type peer struct {
+	index    int
 	url      string
 	log      *zap.Logger
 	slot     chan *round  // holds the report to send next; never closed
@@ -105,6 +109,8 @@ type round struct {
 	sequence uint64
 	load     *Load
 	servers  []VirtualServer
+	drained  []state.DrainedServers
+	warnings []string
 }
 
 // NewAgent returns an Agent. It fails when the site or the servers cannot be.
@@ -145,19 +151,23 @@ func NewAgent(opts AgentOptions) (*Agent, error) {
 		readers:  make([]readerLog, len(opts.Readers)),
 	}
 	a.newBoot()
+	var names []string
 	for _, server := range opts.Servers {
 		base, err := url.Parse(server)
 		if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
 			return nil, fmt.Errorf("agent: %q is not the URL of a gslbd, such as http://192.0.2.1:8054", server)
 		}
+		names = append(names, base.Redacted())
 		a.peers = append(a.peers, &peer{
-			url:  base.JoinPath("v1/sites", url.PathEscape(opts.Site), "report").String(),
-			log:  opts.Log.With(zap.String("server", base.Redacted())),
-			slot: make(chan *round, 1),
+			index: len(a.peers),
+			url:   base.JoinPath("v1/sites", url.PathEscape(opts.Site), "report").String(),
+			log:   opts.Log.With(zap.String("server", base.Redacted())),
+			slot:  make(chan *round, 1),
 			// So that the first acceptance is logged, too.
 			trouble: notice{text: "not yet answered"},
 		})
 	}
+	a.draining = newDrainer(&a.opts, names)
 	return a, nil
 }
 
@@ -182,7 +192,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	next := time.Now().Add(a.Interval()/5 + mathrand.N(a.Interval()/5+1))
 	for a.wait(ctx, next) {
 		started := time.Now()
+		a.act(ctx)
 		r := a.read(ctx)
+		a.draining.plan(ctx, r)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -249,6 +261,13 @@ func (a *Agent) Interval() time.Duration {
 // RTT takes a result of a probe. Results are kept until every gslbd has acknowledged them, at most 20,000; beyond that
 // the oldest are dropped.
 func (a *Agent) RTT(r probes.RTT) { a.rtts.add(r) }
+
+// act does what gslbd agree on, and does not keep the report back for long.
+func (a *Agent) act(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, a.Interval()*2/5)
+	defer cancel()
+	a.draining.act(ctx)
+}
 
 // read reads all readers in parallel.
 func (a *Agent) read(ctx context.Context) *round {
@@ -341,7 +360,7 @@ func (a *Agent) deliver(ctx context.Context, p *peer, r *round) {
 	rtts, dropped, upTo := a.rtts.since(p.cursor, maxSentRTTs)
 	rep := Report{
 		Site: a.opts.Site, Agent: a.opts.Name, BootID: *a.boot.Load(), Sequence: &r.sequence,
-		Load: r.load, VirtualServers: r.servers,
+		Load: r.load, VirtualServers: r.servers, Drained: r.drained, Warnings: r.warnings,
 	}
 	now := time.Now()
 	for _, t := range rtts {
@@ -411,6 +430,7 @@ func (a *Agent) deliver(ctx context.Context, p *peer, r *round) {
 			}
 		}
 	}
+	a.draining.observe(p.index, now, r.sequence, answer)
 	a.probe(now, answer.Probe)
 }
 

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"gslbd/state"
 )
 
 // ErrTooLarge is what Decode returns for a report that is longer than its limit.
@@ -46,6 +48,7 @@ type decoder struct {
 	json    *json.Decoder
 	path    []step
 	servers int // read so far, behind all virtual servers
+	drained int // likewise, of those in drain
 }
 
 // A step of a path is a field, or with an empty field an index.
@@ -380,7 +383,7 @@ func shorten(s string) string {
 }
 
 func (d *decoder) report(r *Report) error {
-	err := d.object([]string{"site", "agent", "boot_id", "sequence", "load", "virtual_servers", "rtts"}, func(field string) (err error) {
+	err := d.object([]string{"site", "agent", "boot_id", "sequence", "load", "virtual_servers", "rtts", "drained", "warnings"}, func(field string) (err error) {
 		switch field {
 		case "site":
 			return d.name(&r.Site)
@@ -403,6 +406,21 @@ func (d *decoder) report(r *Report) error {
 				t, err := d.rtt()
 				r.RTTs = append(r.RTTs, t)
 				return err
+			})
+		case "drained":
+			return d.array(MaxVirtualServers, func() error {
+				s, err := d.drainedServers()
+				r.Drained = append(r.Drained, s)
+				return err
+			})
+		case "warnings":
+			return d.array(MaxWarnings, func() error {
+				var w string
+				if err := d.reason(&w); err != nil || w == "" {
+					return err
+				}
+				r.Warnings = append(r.Warnings, w)
+				return nil
 			})
 		}
 		return err
@@ -481,6 +499,32 @@ func (d *decoder) server() (s Server, err error) {
 	})
 	if err == nil && s.Name == "" && s.Address == "" {
 		err = d.errorf("has neither a name nor an address")
+	}
+	return s, err
+}
+
+func (d *decoder) drainedServers() (s state.DrainedServers, err error) {
+	err = d.object([]string{"virtual_server", "servers"}, func(field string) error {
+		if field == "virtual_server" {
+			return d.name(&s.VirtualServer)
+		}
+		return d.array(MaxServers, func() error {
+			if d.drained++; d.drained > MaxServers {
+				return d.errorf("more than %d servers in drain in the report", MaxServers)
+			}
+			var name string
+			if err := d.name(&name); err != nil {
+				return err
+			}
+			if name == "" {
+				return d.errorf("names no server")
+			}
+			s.Servers = append(s.Servers, name)
+			return nil
+		})
+	})
+	if err == nil && s.VirtualServer == "" {
+		err = d.errorf("names no virtual server")
 	}
 	return s, err
 }

@@ -22,11 +22,12 @@ const maxHAProxyReply = 16 << 20
 
 // HAProxyOptions configure a HAProxy reader.
 type HAProxyOptions struct {
-	// Socket is the runtime socket ("stats socket" in haproxy.cfg, level user suffices; level operator adds the
-	// servers' addresses): a path, or host:port. Not the URL of the statistics page.
+	// Socket is the runtime socket ("stats socket" in haproxy.cfg): a path, or host:port. Not the URL of the statistics
+	// page. Level user suffices; level operator adds the servers' addresses; the methods of an Actor need level admin.
 	Socket string
 
 	Timeout        time.Duration // for one reading, from connect to the last byte; default 2s
+	Draining       bool          // also find the servers in drain that are down, which the statistics do not tell from others
 	VirtualServers []HAProxyVirtualServer
 }
 
@@ -54,7 +55,8 @@ type HAProxyVirtualServer struct {
 //	MAINT                      maint
 //	anything else              unknown, with a warning
 //
-// A frontend that an operator stopped takes no connections, whatever its servers do: they are reported in maintenance.
+// A frontend that an operator stopped takes no connections, whatever its servers do: those that are up are reported in
+// maintenance.
 //
 // A HAProxy is for one reader at a time.
 type HAProxy struct {
@@ -96,7 +98,12 @@ func NewHAProxy(opts HAProxyOptions) (*HAProxy, error) {
 
 // Read reads the process once.
 func (h *HAProxy) Read(ctx context.Context) (Reading, error) {
-	reply, err := h.ask(ctx)
+	// All commands on one connection are answered by one process, so that its age belongs to its counters.
+	commands := "show info;show stat"
+	if h.opts.Draining {
+		commands += ";" + showServers
+	}
+	reply, err := h.ask(ctx, commands)
 	if err == nil {
 		var r Reading
 		if r, err = h.interpret(time.Now(), reply); err == nil {
@@ -111,8 +118,11 @@ func (h *HAProxy) Read(ctx context.Context) (Reading, error) {
 	return r, fmt.Errorf("haproxy %s: %w", h.opts.Socket, err)
 }
 
-// ask sends the commands and returns the reply.
-func (h *HAProxy) ask(ctx context.Context) (string, error) {
+// showServers lists the administrative states of servers. Versions before 1.6 do not know it.
+const showServers = "show servers state"
+
+// ask sends a line of commands and returns the reply.
+func (h *HAProxy) ask(ctx context.Context, commands string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.opts.Timeout)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, h.network, h.opts.Socket)
@@ -130,8 +140,7 @@ func (h *HAProxy) ask(ctx context.Context) (string, error) {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
 
-	// Both commands on one connection are answered by one process, so that its age belongs to its counters.
-	if _, err := io.WriteString(conn, "show info;show stat\n"); err != nil {
+	if _, err := io.WriteString(conn, commands+"\n"); err != nil {
 		return "", fmt.Errorf("the runtime socket takes no command: %w", err)
 	}
 	reply, err := io.ReadAll(io.LimitReader(conn, maxHAProxyReply+1))
@@ -148,11 +157,7 @@ func (h *HAProxy) ask(ctx context.Context) (string, error) {
 
 // interpret makes a reading of a reply.
 func (h *HAProxy) interpret(now time.Time, reply string) (Reading, error) {
-	info, stat, err := splitHAProxyReply(reply)
-	if err != nil {
-		return Reading{}, err
-	}
-	st, err := parseHAProxyStat(stat)
+	info, st, err := h.parse(reply)
 	if err != nil {
 		return Reading{}, err
 	}
@@ -182,7 +187,7 @@ func (h *HAProxy) interpret(now time.Time, reply string) (Reading, error) {
 		if back != nil {
 			servers = make([]Server, 0, len(back.servers))
 			for _, row := range back.servers {
-				s, known := row.server()
+				s, known := st.server(row)
 				if !known {
 					r.Warnings = append(r.Warnings, fmt.Sprintf("virtual server %q: server %q has the status %q, which is not known: it is reported as unknown",
 						v.Name, s.Name, row.cell("status")))
@@ -250,15 +255,58 @@ func (h *HAProxy) unknown(v HAProxyVirtualServer, servers []Server, reason strin
 	return out
 }
 
-// maintained returns servers with those that could take sessions put in maintenance.
+// maintained returns servers with those that are up put in maintenance.
 func maintained(servers []Server, reason string) []Server {
 	servers = slices.Clone(servers)
 	for i := range servers {
-		if s := &servers[i]; s.State == StateUp || s.State == StateDrain {
+		if s := &servers[i]; s.State == StateUp {
 			s.State, s.Reason = StateMaint, reason
 		}
 	}
 	return servers
+}
+
+// parse reads the answers of "show stat" and, where draining is on, of showServers; info is what stands before them.
+func (h *HAProxy) parse(reply string) (info string, st *haproxyStat, err error) {
+	info, stat, err := splitHAProxyReply(reply)
+	if err != nil {
+		return "", nil, err
+	}
+	var states string
+	if h.opts.Draining {
+		end := strings.Index(stat, "\n\n") + 2
+		if stat, states = stat[:end], stat[end:]; states == "" {
+			return "", nil, fmt.Errorf("the answer is cut off after %d bytes", len(reply))
+		}
+	}
+	st, err = parseHAProxyStat(stat)
+	if err != nil {
+		return "", nil, err
+	}
+	st.drained = parseHAProxyDrained(states)
+	return info, st, nil
+}
+
+// parseHAProxyDrained returns the servers, as backend/server, that showServers lists in drain and not in maintenance.
+func parseHAProxyDrained(states string) map[string]bool {
+	drained := make(map[string]bool)
+	var backend, server, admin int // columns; 0: not yet known
+	for line := range strings.Lines(states) {
+		cells := strings.Fields(line)
+		if rest, ok := strings.CutPrefix(line, "# "); ok {
+			cells = strings.Fields(rest)
+			backend, server, admin = slices.Index(cells, "be_name"), slices.Index(cells, "srv_name"), slices.Index(cells, "srv_admin_state")
+			continue
+		}
+		if min(backend, server, admin) <= 0 || len(cells) <= max(backend, server, admin) {
+			continue
+		}
+		// HAProxy's management guide: 1 forced, 2 inherited and 32 unresolved maintenance, 8 forced drain.
+		if state, err := strconv.ParseUint(cells[admin], 0, 32); err == nil && state&8 != 0 && state&(1|2|32) == 0 {
+			drained[cells[backend]+"/"+cells[server]] = true
+		}
+	}
+	return drained
 }
 
 // splitHAProxyReply parts the answers of "show info" and "show stat".
@@ -303,6 +351,17 @@ func parseHAProxyInfo(info string) (p haproxyProcess) {
 type haproxyStat struct {
 	frontends map[string]*haproxyRow
 	backends  map[string]*haproxyBackend
+	drained   map[string]bool // see parseHAProxyDrained
+}
+
+// server returns what is known of a server, and whether its status is a known one.
+func (st *haproxyStat) server(row *haproxyRow) (Server, bool) {
+	s, known := row.server()
+	// Its check may bring it back any time, and then it still is in drain.
+	if s.State == StateDown && st.drained[row.cell("pxname")+"/"+row.cell("svname")] {
+		s.State, s.Reason = StateDrain, "in drain, and down: "+s.Reason
+	}
+	return s, known
 }
 
 type haproxyBackend struct{ servers []*haproxyRow }

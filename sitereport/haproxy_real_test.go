@@ -27,9 +27,37 @@ func program(t *testing.T, name string) string {
 	return ""
 }
 
+// startHAProxy runs the system's HAProxy until the test ends.
+func startHAProxy(t *testing.T, config string) {
+	t.Helper()
+	haproxy, dir := program(t, "haproxy"), t.TempDir()
+	file := filepath.Join(dir, "haproxy.cfg")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(haproxy, "-db", "-f", file)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		out.Close()
+		if t.Failed() {
+			b, _ := os.ReadFile(out.Name())
+			t.Logf("HAProxy says: %s", b)
+		}
+	})
+}
+
 // TestRealHAProxy reads the system's HAProxy: 500 held connections are 500 sessions, and a server that stops is down.
 func TestRealHAProxy(t *testing.T) {
-	haproxy := program(t, "haproxy")
+	program(t, "haproxy")
 	dir := t.TempDir()
 	var servers [2]net.Listener
 	for i := range servers {
@@ -57,8 +85,7 @@ func TestRealHAProxy(t *testing.T) {
 	}
 	front := closed(t)
 	socket := filepath.Join(dir, "admin.sock")
-	file := filepath.Join(dir, "haproxy.cfg")
-	if err := os.WriteFile(file, fmt.Appendf(nil, `
+	startHAProxy(t, fmt.Sprintf(`
 global
   stats socket %s level operator
   maxconn 4000
@@ -74,28 +101,7 @@ backend be
   server s1 %s check inter 100ms fastinter 100ms downinter 100ms fall 2 rise 1
   server s2 %s
   server s3 %s check disabled
-`, socket, front, servers[0].Addr(), servers[1].Addr(), servers[1].Addr()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	out, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer out.Close()
-	cmd := exec.Command(haproxy, "-db", "-f", file)
-	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-		if t.Failed() {
-			b, _ := os.ReadFile(out.Name())
-			t.Logf("HAProxy says: %s", b)
-		}
-	}()
-
+`, socket, front, servers[0].Addr(), servers[1].Addr(), servers[1].Addr()))
 	h := newHAProxy(t, socket)
 	until := func(what string, done func(r sitereport.Reading) bool) (r sitereport.Reading) {
 		t.Helper()

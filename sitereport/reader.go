@@ -19,6 +19,28 @@ type Reader interface {
 	Read(ctx context.Context) (Reading, error)
 }
 
+// An Actor is a Reader that can also act on what it reads. Its methods are never called while another of them, or Read,
+// has not returned. Virtual servers and servers are named as in a Reading.
+type Actor interface {
+	Reader
+
+	// Shares returns the virtual servers, the given one among them, whose servers and sessions are those of the given one:
+	// whoever acts on one acts on all. It returns none for a virtual server that is not this reader's.
+	Shares(virtualServer string) []string
+
+	// May returns why nothing can be done, or nil when something may.
+	May(ctx context.Context) error
+
+	// EndSessions ends the sessions that are open at the virtual server's servers, and does nothing else to them.
+	EndSessions(ctx context.Context, virtualServer string) error
+
+	// Drain sets those of the servers to drain that are up now, and returns them.
+	Drain(ctx context.Context, virtualServer string, servers []string) ([]string, error)
+
+	// Ready sets those of the servers to ready that are in drain now, and returns them.
+	Ready(ctx context.Context, virtualServer string, servers []string) ([]string, error)
+}
+
 // A Reading is what a Reader read.
 type Reading struct {
 	// Load is the load of the source. What is nil is not known.

@@ -403,6 +403,12 @@ func (r *Receiver) apply(site *siteState, rep *Report, sum uint64) (*Answer, res
 	for _, t := range done.Probe {
 		a.answer.Probe = append(a.answer.Probe, ProbeTarget{Resolver: t.Resolver, Methods: config.methods})
 	}
+	for _, s := range done.Services {
+		a.answer.Services = append(a.answer.Services, ServiceState{s.Name, s.State, s.Deadline.Milliseconds(), s.VirtualServers})
+	}
+	a.answer.Drain = append(a.answer.Drain, done.Drain...)
+	a.answer.Restore = done.Restore
+	a.answer.DeadAfterMS = done.DeadAfter.Milliseconds()
 	a.answer.Warnings = append(a.answer.Warnings, done.Warnings...)
 	return a.answer, accepted, nil
 }

@@ -155,11 +155,22 @@ func TestReceiverAnswers(t *testing.T) {
 	s := &sink{result: state.ReportResult{
 		Probe:    []state.ProbeTarget{{Resolver: netip.MustParseAddr("203.0.113.53")}},
 		Warnings: []string{`virtual server "web" matches no member`},
+		Services: []state.ServiceState{
+			{Name: "www", State: "active", VirtualServers: []string{"web"}},
+			{Name: "api", State: "draining", Deadline: 300 * time.Second, VirtualServers: []string{"web", "192.0.2.1:80"}},
+			{Name: "old", State: "inactive"},
+		},
+		Drain:     []string{"web"},
+		Restore:   []state.DrainedServers{{VirtualServer: "db", Servers: []string{"d1"}}},
+		DeadAfter: time.Minute,
 	}}
 	r := newReceiver(s, nil)
 	post := request{path: "/v1/sites/lab/report", from: "127.0.0.1:5", body: `{"site":"lab"}`}
 	w, _ := send(r.Handler(), post)
-	want := `{"accepted":true,"interval_ms":5000,"probe":[{"resolver":"203.0.113.53"}],"services":[],"drain":[],"warnings":["virtual server \"web\" matches no member"]}` + "\n"
+	want := `{"accepted":true,"interval_ms":5000,"probe":[{"resolver":"203.0.113.53"}],` +
+		`"services":[{"name":"www","state":"active","virtual_servers":["web"]},` +
+		`{"name":"api","state":"draining","deadline_ms":300000,"virtual_servers":["web","192.0.2.1:80"]},{"name":"old","state":"inactive"}],` +
+		`"drain":["web"],"restore":[{"virtual_server":"db","servers":["d1"]}],"dead_after_ms":60000,"warnings":["virtual server \"web\" matches no member"]}` + "\n"
 	if w.Body.String() != want {
 		t.Errorf("got  %swant %s", w.Body, want)
 	}

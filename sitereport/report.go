@@ -26,6 +26,7 @@ const (
 	MaxBits           = 1e15   // bits per second
 	MaxRTTMillis      = 60_000 // a round trip, in milliseconds
 	MaxAgeMillis      = 1e12   // the age of a round trip, in milliseconds
+	MaxWarnings       = 100    // of the agent, each as long as MaxReason
 )
 
 // A Report is what an agent posts to /v1/sites/{site}/report (docs/agent.md). Only Site is required. What is absent
@@ -46,7 +47,9 @@ type Report struct {
 	VirtualServers []VirtualServer `json:"virtual_servers,omitempty"`
 	RTTs           []RTT           `json:"rtts,omitempty"`
 
-	// Drained are the servers that the agent has set to drain because an answer told it to, and not yet set back.
+	// Drained are the servers that the agent sets to drain after this report or has set to drain, because every gslbd asked
+	// for it, and that are not out of it yet. That they are told of before is what lets gslbd restore them whenever the
+	// agent dies.
 	Drained []state.DrainedServers `json:"drained,omitempty"`
 	// Warnings are what the agent could not do, and why, for the status of gslbd.
 	Warnings []string `json:"warnings,omitempty"`
@@ -122,11 +125,18 @@ type ProbeTarget struct {
 	Methods  []string   `json:"methods,omitempty"` // in the order to try; absent: icmp
 }
 
-// A ServiceState says what a service of the site is in: "active", "draining" until the deadline, or "inactive".
+// The states of a service at a site.
+const (
+	ServiceActive   = "active"
+	ServiceDraining = "draining" // it left the virtual servers, whose sessions may stay until the deadline
+	ServiceInactive = "inactive"
+)
+
+// A ServiceState says what state a service is in at the site. One that has primaries and backups there has two of them.
 type ServiceState struct {
 	Name           string   `json:"name"`
 	State          string   `json:"state"`
-	DeadlineMS     int64    `json:"deadline_ms,omitempty"` // milliseconds from now
+	DeadlineMS     int64    `json:"deadline_ms,omitempty"` // of draining: milliseconds from now; 0: it has passed
 	VirtualServers []string `json:"virtual_servers,omitempty"`
 }
 
@@ -141,7 +151,7 @@ func (r *Report) AgentName() string {
 // Measured returns the report in the words of package state. r must come from Decode, which keeps it within bounds.
 // Traffic of which only one direction is given counts the other as 0: utilisation is that of the busier direction.
 func (r *Report) Measured() *state.Report {
-	m := &state.Report{Site: r.Site, Agent: r.AgentName()}
+	m := &state.Report{Site: r.Site, Agent: r.AgentName(), Drained: r.Drained, Warnings: r.Warnings}
 	if l := r.Load; l != nil {
 		if l.Sessions != nil {
 			m.HasSessions, m.Sessions = true, *l.Sessions

@@ -150,6 +150,11 @@ func TestDecodeRefuses(t *testing.T) {
 		{rtt(`{"resolver":"192.0.2.1","rtt_ms":1,"method":"smoke"}`), `rtts[0].method: "smoke" is not one of icmp, dns, tcp`},
 		{rtt(`{"prefix":"192.0.2.0/23","rtt_ms":1}`), `rtts[0].prefix: 192.0.2.0/23 is shorter than /24`},
 		{rtt(`{"prefix":"2001:db8::/48","rtt_ms":1}`), `rtts[0].prefix: 2001:db8::/48 is shorter than /56`},
+		{`{"site":"a","drained":{}}`, `drained: an object where a list belongs`},
+		{`{"site":"a","drained":[{"servers":["s"]}]}`, `drained[0]: names no virtual server`},
+		{`{"site":"a","drained":[{"virtual_server":"w","servers":["s",""]}]}`, `drained[0].servers[1]: names no server`},
+		{`{"site":"a","drained":[{"virtual_server":"w","servers":["s\u0007"]}]}`, `drained[0].servers[0]: "s\a" has a character`},
+		{`{"site":"a","warnings":["w",7]}`, `warnings[1]: a number where a string belongs`},
 		{`{"site":"a","x":[1,}`, `not JSON`},
 	} {
 		r, err := Decode(strings.NewReader(c.body), MaxReport)
@@ -168,6 +173,9 @@ func TestDecodeBounds(t *testing.T) {
 	}{
 		{"virtual servers", many(MaxVirtualServers+1, `{"site":"a","virtual_servers":[`, `{"name":"v"}`, `]}`), "virtual_servers: more than 10000 entries"},
 		{"servers", many(3, `{"site":"a","virtual_servers":[`, many(MaxServers/2, `{"name":"v","servers":[`, `{"name":"s"}`, `]}`), `]}`), "virtual_servers[2].servers[0]: more than 50000 servers in the report"},
+		{"servers in drain", many(3, `{"site":"a","drained":[`, many(MaxServers/2, `{"virtual_server":"v","servers":[`, `"s"`, `]}`), `]}`), "drained[2].servers[0]: more than 50000 servers in drain"},
+		{"virtual servers with servers in drain", many(MaxVirtualServers+1, `{"site":"a","drained":[`, `{"virtual_server":"v"}`, `]}`), "drained: more than 10000 entries"},
+		{"warnings", many(MaxWarnings+1, `{"site":"a","warnings":[`, `"w"`, `]}`), "warnings: more than 100 entries"},
 		{"rtts", many(MaxRTTs+1, `{"site":"a","rtts":[`, `{"resolver":"::1","lost":true}`, `]}`), "rtts: more than 50000 entries"},
 		{"depth", `{"site":"a","x":` + strings.Repeat("[", 20000), "not JSON: invalid character '[' exceeded max depth"},
 	} {
@@ -211,6 +219,22 @@ func TestDecodeShortensReasons(t *testing.T) {
 }
 
 // FuzzDecode asserts that whatever is accepted is within bounds and means the same when it is sent again by us.
+// TestDecodeDraining takes over what an agent says of draining, and makes its warnings short and printable.
+func TestDecodeDraining(t *testing.T) {
+	r, err := Decode(strings.NewReader(`{"site":"a","drained":[{"virtual_server":"web","servers":["s1","s2"],"later":1}],
+		"warnings":["", "two\nlines", "`+strings.Repeat("x", 300)+`"]}`), MaxReport)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := r.Measured()
+	if d := cmp.Diff([]state.DrainedServers{{VirtualServer: "web", Servers: []string{"s1", "s2"}}}, m.Drained); d != "" {
+		t.Error(d)
+	}
+	if len(m.Warnings) != 2 || m.Warnings[0] != "two lines" || len(m.Warnings[1]) > MaxReason {
+		t.Errorf("%q", m.Warnings)
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(example))
 	f.Add([]byte(`{"site":"a","load":{"sessions":1e12},"rtts":[{"resolver":"::1","rtt_ms":60000,"age_ms":1e12}]}`))

@@ -34,6 +34,7 @@ type service struct {
 	rotation  *Rotation
 	counters  *Counters
 	decayedAt time.Time
+	poolMoved time.Time // when the pool last became another one; zero: it is not known to have
 }
 
 // A member is the private state of one member. It is guarded by Store.mu.
@@ -150,8 +151,12 @@ func (s *Store) configure(c *Config, now time.Time) {
 		if a := st.agents[st.holder]; a != nil {
 			s.cover(st, a)
 		}
+		for _, a := range st.agents {
+			a.match(st)
+		}
 	}
 	s.applyOrders()
+	s.applySiteOrders()
 }
 
 func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) *service {

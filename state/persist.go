@@ -68,6 +68,7 @@ type fileSite struct {
 
 type fileService struct {
 	Name      string       `json:"name"`
+	PoolMoved time.Time    `json:"pool_moved,omitzero"`
 	Pool      Role         `json:"pool,omitzero"`
 	PoolSince time.Time    `json:"pool_since,omitzero"`
 	PoolWhy   string       `json:"pool_why,omitzero"`
@@ -434,6 +435,7 @@ func (s *Store) capture(now time.Time) *fileState {
 			}
 			fs.Members = append(fs.Members, fm)
 		}
+		fs.PoolMoved = svc.poolMoved
 		f.Services = append(f.Services, fs)
 	}
 	return f
@@ -509,6 +511,7 @@ func (s *Store) restore(f *fileState, now time.Time) {
 		if svc == nil {
 			continue
 		}
+		svc.poolMoved = c.past(fs.PoolMoved)
 		if svc.hasBackups && fs.Pool <= Backup && !fs.PoolSince.IsZero() {
 			svc.poolSet, svc.pool, svc.poolSince, svc.poolWhy = true, fs.Pool, c.past(fs.PoolSince), fs.PoolWhy
 			h := &fs.Hold

@@ -74,6 +74,7 @@ func (s *Store) setPool(svc *service, pool Role, now time.Time) {
 	if first {
 		return
 	}
+	svc.poolMoved = now
 	svc.poolTransitions++
 	s.warn("pool changed", zap.String("service", svc.cfg.Name), zap.Stringer("pool", pool), zap.String("why", svc.poolReason()))
 }

@@ -52,6 +52,9 @@ type site struct {
 	servers  serverCount // behind all virtual servers of the last report
 	warnings []string
 
+	orders    SiteOrders // what the agents are to do
+	agentView            // what the agents with fresh reports say of it
+
 	rttBlind      bool
 	rttBlindSince time.Time
 }
@@ -77,6 +80,12 @@ type agentReport struct {
 	at      time.Time
 	load    load
 	virtual []VirtualServer // own copies
+
+	drained  []DrainedServers // own copies
+	inDrain  []DrainedServers
+	warnings []string
+	matched  [][]string // by member of the site, as in site.members: the virtual servers that match it
+	listed   []string   // those of all members
 }
 
 func newAgentReport(r *Report, now time.Time) *agentReport {
@@ -93,6 +102,7 @@ func newAgentReport(r *Report, now time.Time) *agentReport {
 		vs.Address = vs.Address.Unmap()
 		vs.Servers = slices.Clone(vs.Servers)
 	}
+	a.keepDraining(r)
 	return a
 }
 
@@ -116,6 +126,11 @@ func (s *Store) receive(st *site, a *agentReport) {
 		st.forgetAgent()
 	}
 	st.agents[a.name] = a
+	if before != nil && before.sameListing(a) {
+		a.matched, a.listed = before.matched, before.listed
+	} else {
+		a.match(st)
+	}
 	switch {
 	case st.holder == a.name:
 		s.apply(st, a, before != nil && st.graceUntil.IsZero() && before.sameHealth(a))
@@ -266,6 +281,7 @@ func (s *Store) evalSite(st *site, now time.Time) {
 			s.takeOver(st, best)
 		}
 	}
+	s.viewAgents(st, now)
 	var f Freshness
 	staleAt, deadAt := st.reportAt.Add(s.cfg.StaleAfter), st.reportAt.Add(s.cfg.DeadAfter)
 	switch {
@@ -335,6 +351,10 @@ func (st *site) snapshot(index int) Site {
 	if st.freshness == Dead {
 		out.Warnings = nil // of a report that no longer counts
 	}
+	if len(st.said) > 0 {
+		out.Warnings = slices.Concat(st.said, out.Warnings) // what is left undone before what is odd
+	}
+	out.Drained, out.InDrain, out.Listed = st.drained, st.inDrain, st.listed
 	if !fresh {
 		return out
 	}

@@ -192,9 +192,10 @@ type Site struct {
 	RTTBlindSince time.Time
 	Warnings      []string // of the last report, and those that its agent sent
 
-	Drained []DrainedServers // what the agent says that it has set to drain, by the last fresh report
-	InDrain []DrainedServers // the servers that are in drain, by the last fresh report
-	Listed  []string         // the virtual servers of members in the last fresh report, as ServiceState names them
+	// What all agents of the site say whose reports are fresh, the holder or not: each stands beside an SLB of its own.
+	Drained []DrainedServers // the servers that they set to drain because an evacuation asked for it
+	InDrain []DrainedServers // the servers that are in drain; of those that are to be restored also the unknown ones
+	Listed  []string         // the virtual servers that match members, as ServiceState names them
 }
 
 // A Service is one load-balanced name.

@@ -167,6 +167,7 @@ func (s *Store) SetOrders(o Orders) {
 	s.mu.Lock()
 	s.orders = o
 	s.applyOrders()
+	s.applySiteOrders()
 	if s.configured {
 		s.publish(now)
 	}
@@ -193,6 +194,7 @@ func (s *Store) Report(r *Report) (ReportResult, error) {
 	if !holds {
 		res.Warnings = []string{fmt.Sprintf("agent %q does not hold the site: agent %q does, as long as it reports", a.name, st.holder)}
 	}
+	s.instruct(&res, st, a, now)
 	id := st.id
 	s.dirty = true
 	s.unlock()

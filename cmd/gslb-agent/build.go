@@ -53,10 +53,11 @@ func load(path string) (*parts, error) {
 		return nil, err
 	}
 	opts := sitereport.AgentOptions{
-		Site: c.Site, Name: c.Agent, Servers: c.Servers, Token: string(c.Token), Interval: c.Interval, Log: p.log,
+		Site: c.Site, Name: c.Agent, Servers: c.Servers, Token: string(c.Token), Interval: c.Interval,
+		Draining: c.Draining.Enabled, Log: p.log,
 	}
 	for i, h := range c.HAProxy {
-		r, err := sitereport.NewHAProxy(haproxyOptions(h))
+		r, err := sitereport.NewHAProxy(haproxyOptions(h, c.Draining.Enabled))
 		if err != nil {
 			return nil, usageError{fmt.Errorf("%s: haproxy[%d].socket: %w", path, i, err)}
 		}
@@ -103,8 +104,8 @@ func (p *parts) permitted() error {
 	return nil
 }
 
-func haproxyOptions(h config.HAProxy) sitereport.HAProxyOptions {
-	opts := sitereport.HAProxyOptions{Socket: h.Socket, Timeout: h.Timeout}
+func haproxyOptions(h config.HAProxy, draining bool) sitereport.HAProxyOptions {
+	opts := sitereport.HAProxyOptions{Socket: h.Socket, Timeout: h.Timeout, Draining: draining}
 	for _, v := range h.VirtualServers {
 		opts.VirtualServers = append(opts.VirtualServers, sitereport.HAProxyVirtualServer(v))
 	}

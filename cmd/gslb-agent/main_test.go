@@ -183,7 +183,7 @@ func TestDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := strings.Split(string(b), "```yaml\n")[1:]
-	if len(files) != 2 {
+	if len(files) != 3 {
 		t.Fatalf("%d files", len(files))
 	}
 	for _, text := range files {

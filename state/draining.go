@@ -1,0 +1,267 @@
+package state
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// An agentView is what the agents of a site with fresh reports say together (docs/agent.md). Its slices are replaced,
+// never changed. It is guarded by Store.mu.
+type agentView struct {
+	drained, inDrain []DrainedServers
+	listed           []string
+	said             []string // their warnings
+}
+
+// virtualName names a virtual server to agents: by its name, or by its address and port where it has none.
+func virtualName(vs *VirtualServer) string {
+	if vs.Name == "" {
+		return netip.AddrPortFrom(vs.Address, vs.Port).String()
+	}
+	return vs.Name
+}
+
+// keepDraining takes over what the report says of draining.
+func (a *agentReport) keepDraining(r *Report) {
+	a.warnings = slices.Clone(r.Warnings)
+	for _, d := range r.Drained {
+		a.drained = append(a.drained, DrainedServers{d.VirtualServer, slices.Clone(d.Servers)})
+	}
+	for i := range a.virtual {
+		vs := &a.virtual[i]
+		var servers []string
+		for j := range vs.Servers {
+			if sv := &vs.Servers[j]; sv.State == ServerDrain {
+				servers = append(servers, serverName(sv))
+			}
+		}
+		if len(servers) > 0 {
+			a.inDrain = append(a.inDrain, DrainedServers{virtualName(vs), servers})
+		}
+	}
+}
+
+// serverName names a server to agents.
+func serverName(sv *Server) string {
+	if sv.Name == "" {
+		return sv.Address
+	}
+	return sv.Name
+}
+
+// sameListing reports whether two reports list the same virtual servers, so that they match the same members.
+func (a *agentReport) sameListing(b *agentReport) bool {
+	return slices.EqualFunc(a.virtual, b.virtual, func(x, y VirtualServer) bool {
+		return x.Name == y.Name && x.Address == y.Address && x.Port == y.Port && x.Protocol == y.Protocol
+	})
+}
+
+// match works out which virtual servers of the report match which members of the site. The caller holds mu.
+func (a *agentReport) match(st *site) {
+	byName := make(map[string][]*VirtualServer, len(a.virtual))
+	byAddr := make(map[netip.Addr][]*VirtualServer, len(a.virtual))
+	for i := range a.virtual {
+		vs := &a.virtual[i]
+		if vs.Name != "" {
+			byName[vs.Name] = append(byName[vs.Name], vs)
+		}
+		if vs.Address.IsValid() {
+			byAddr[vs.Address] = append(byAddr[vs.Address], vs)
+		}
+	}
+	a.matched, a.listed = make([][]string, len(st.members)), nil
+	listed := make(map[string]bool, len(a.virtual))
+	for i, c := range st.members {
+		add := func(vs *VirtualServer) {
+			name := virtualName(vs)
+			if !slices.Contains(a.matched[i], name) {
+				a.matched[i] = append(a.matched[i], name)
+			}
+			if !listed[name] {
+				listed[name] = true
+				a.listed = append(a.listed, name)
+			}
+		}
+		for _, name := range c.m.cfg.VirtualServers {
+			for _, vs := range byName[name] {
+				add(vs)
+			}
+		}
+		if len(c.m.cfg.VirtualServers) > 0 {
+			continue
+		}
+		for _, addr := range c.m.cfg.Addresses {
+			for _, vs := range byAddr[addr] { // an invalid address is none of a virtual server's
+				if c.m.listens(vs) {
+					add(vs)
+				}
+			}
+		}
+	}
+}
+
+// applySiteOrders asks what the agents of every site are to do. Draining is the more restrictive and wins, or servers
+// would be set back and drained again in turn. The caller holds mu.
+func (s *Store) applySiteOrders() {
+	for _, st := range s.siteOrder {
+		st.orders = SiteOrders{}
+		if s.orders.Site == nil {
+			continue
+		}
+		ordered := s.orders.Site(st.cfg.Name, st.cfg.Zone)
+		st.orders.Drain = ordered.Drain
+		for _, d := range ordered.Restore {
+			if !ordered.Drain {
+				st.orders.Restore = append(st.orders.Restore, DrainedServers{d.VirtualServer, slices.Clone(d.Servers)})
+			}
+		}
+	}
+}
+
+// instruct adds to the answer to a's report what draining asks of its agent. The caller holds mu.
+func (s *Store) instruct(res *ReportResult, st *site, a *agentReport, now time.Time) {
+	res.DeadAfter = s.cfg.DeadAfter
+	res.Restore = st.orders.Restore
+	if st.orders.Drain {
+		res.Drain = a.listed
+	}
+	var at [2]int // one more than the index of the service's entry for the role
+	for i, c := range st.members {
+		if i == 0 || c.svc != st.members[i-1].svc {
+			at = [2]int{}
+		}
+		role := c.m.cfg.Role
+		if at[role] == 0 {
+			entry := s.serviceState(c.svc, role, now)
+			entry.VirtualServers = a.matched[i]
+			res.Services = append(res.Services, entry)
+			at[role] = len(res.Services)
+			continue
+		}
+		entry := &res.Services[at[role]-1]
+		for _, name := range a.matched[i] {
+			if !slices.Contains(entry.VirtualServers, name) {
+				entry.VirtualServers = append(slices.Clip(entry.VirtualServers), name)
+			}
+		}
+	}
+}
+
+// serviceState tells of the service's members of one role. It goes by the pool alone: what operators order for members is
+// no failover.
+func (s *Store) serviceState(svc *service, role Role, now time.Time) ServiceState {
+	out := ServiceState{Name: svc.cfg.Name, State: "active"}
+	if role == svc.pool {
+		return out
+	}
+	out.State = "inactive"
+	timeout := svc.cfg.DrainTimeout
+	if timeout <= 0 {
+		timeout = time.Duration(svc.cfg.TTL) * time.Second // clients still hold the old address
+	}
+	passed := now.Sub(svc.poolMoved) // an age, where no change is known
+	// An agent acts only on a change that it saw, and sees one that lasts as long as a report may be late.
+	if passed < max(timeout, s.cfg.StaleAfter) {
+		out.State, out.Deadline = "draining", max(timeout-passed, 0)
+	}
+	return out
+}
+
+// viewAgents gathers what the agents with fresh reports say. The caller holds mu.
+func (s *Store) viewAgents(st *site, now time.Time) {
+	var fresh []*agentReport
+	for _, a := range st.agents {
+		if until := a.at.Add(s.cfg.StaleAfter); now.Before(until) {
+			fresh = append(fresh, a)
+			s.wakeAt(until)
+		}
+	}
+	slices.SortFunc(fresh, func(a, b *agentReport) int { return strings.Compare(a.name, b.name) })
+	v := agentView{}
+	for _, a := range fresh {
+		v.drained = joinServers(v.drained, a.drained)
+		v.inDrain = joinServers(v.inDrain, a.inDrain)
+		v.inDrain = joinServers(v.inDrain, a.unknownOf(st.orders.Restore))
+		v.listed = joinNames(v.listed, a.listed)
+		for _, w := range a.warnings {
+			v.said = append(v.said, fmt.Sprintf("agent %q: %s", a.name, w))
+		}
+	}
+	st.agentView = v
+}
+
+// unknownOf returns those of the servers of which the report lists the virtual server and does not say the state. They
+// must not pass for restored.
+func (a *agentReport) unknownOf(servers []DrainedServers) (unknown []DrainedServers) {
+	if len(servers) == 0 {
+		return nil
+	}
+	virtual := make(map[string]*VirtualServer, len(a.virtual))
+	for i := range a.virtual {
+		virtual[virtualName(&a.virtual[i])] = &a.virtual[i]
+	}
+	for _, d := range servers {
+		vs := virtual[d.VirtualServer]
+		if vs == nil {
+			continue
+		}
+		var names []string
+		for _, name := range d.Servers {
+			at := slices.IndexFunc(vs.Servers, func(sv Server) bool { return serverName(&sv) == name })
+			if len(vs.Servers) == 0 || at >= 0 && vs.Servers[at].State == ServerUnknown {
+				names = append(names, name)
+			}
+		}
+		if len(names) > 0 {
+			unknown = append(unknown, DrainedServers{d.VirtualServer, names})
+		}
+	}
+	return unknown
+}
+
+// joinServers returns a with what b adds; it changes neither.
+func joinServers(a, b []DrainedServers) []DrainedServers {
+	if len(a) == 0 {
+		return b
+	}
+	if len(b) == 0 {
+		return a
+	}
+	out := slices.Clone(a)
+	at := make(map[string]int, len(out))
+	for i, d := range out {
+		at[d.VirtualServer] = i
+	}
+	for _, d := range b {
+		i, ok := at[d.VirtualServer]
+		if !ok {
+			at[d.VirtualServer] = len(out)
+			out = append(out, d)
+			continue
+		}
+		out[i].Servers = joinNames(out[i].Servers, d.Servers)
+	}
+	return out
+}
+
+// joinNames returns a with what b adds; it changes neither.
+func joinNames(a, b []string) []string {
+	if len(a) == 0 {
+		return b
+	}
+	known := make(map[string]bool, len(a))
+	for _, name := range a {
+		known[name] = true
+	}
+	out := slices.Clip(a)
+	for _, name := range b {
+		if !known[name] {
+			known[name] = true
+			out = append(out, name)
+		}
+	}
+	return out
+}
