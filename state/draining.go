@@ -150,11 +150,11 @@ func (s *Store) instruct(res *ReportResult, st *site, a *agentReport, now time.T
 	}
 }
 
-// serviceState tells of the service's members of one role. It goes by the pool alone: what operators order for members is
-// no failover.
+// serviceState tells of the service's members of one role. It goes by the pool alone, and that of the clients that a staged
+// order moves: what operators order for members is no failover.
 func (s *Store) serviceState(svc *service, role Role, now time.Time) ServiceState {
 	out := ServiceState{Name: svc.cfg.Name, State: "active"}
-	if role == svc.pool {
+	if role == svc.pool || role == svc.stagedPool {
 		return out
 	}
 	out.State = "inactive"

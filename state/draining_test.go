@@ -190,6 +190,24 @@ func TestServicesGoByThePool(t *testing.T) {
 	})
 }
 
+// A staged order moves clients to the backups before the pool changes: their sessions must not be ended.
+func TestBackupsOfStagedOrdersAreActive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, pair())
+		r.wantTold("seoul", "www active [web]", up)
+		r.wantTold("virginia", "www inactive [web]", up)
+		r.s.SetOrders(state.Orders{Force: func(_, member, _, _ string) (f state.Force) {
+			if member == "seoul" {
+				f.Stages = []state.Stage{{Order: 1, Share: 0.25}}
+			}
+			return f
+		}})
+		time.Sleep(5 * time.Second)
+		r.wantTold("seoul", "www active [web]", up)
+		r.wantTold("virginia", "www active [web]", up)
+	})
+}
+
 // Every agent of a site is told of the virtual servers that it reports itself, whether it holds the site or not.
 func TestEveryAgentIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
