@@ -67,7 +67,7 @@ func (s *Store) build(now time.Time) *Snapshot {
 			PolicyName: svc.cfg.PolicyName, Chain: svc.cfg.Chain,
 			Pool: svc.pool, PoolSince: svc.poolSince, PoolWhy: svc.poolWhy, PoolTransitions: svc.poolTransitions,
 			Rotation: svc.rotation, Counters: svc.counters,
-			id: svc.id, usesRTT: svc.cfg.UsesRTT,
+			id: svc.id, usesRTT: svc.cfg.UsesRTT, recent: svc.recent,
 		}
 		first := next
 		for j, m := range svc.members {
@@ -85,7 +85,7 @@ func (m *member) snapshot(index int, pool Role, at *Site) Member {
 	out := Member{
 		Name: m.cfg.Name, Index: index, Site: at, Addr: m.cfg.Addresses, CNAME: m.cfg.CNAME,
 		Weight: m.cfg.Weight, Preference: m.cfg.Preference, Role: m.cfg.Role, InPool: m.cfg.Role == pool, Hash: m.hash,
-		Forced: m.forced, ForcedWhy: m.forcedWhy, Transitions: m.transitions, Selected: m.selected,
+		Forced: m.forced, ForcedWhy: m.forcedWhy, Transitions: m.transitions, Selected: m.selected, HandedOut: m.handedOut,
 	}
 	if m.servers.known && m.servers.fresh && at.Freshness == Fresh {
 		out.HasServers, out.ServersUp, out.Servers = true, m.servers.up, m.servers.size
