@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 )
 
 const (
@@ -110,6 +109,9 @@ type reservoir struct {
 	rate float64 // mean of queries a second
 }
 
+// keptClientSize is the size of a keptClient in memory.
+const keptClientSize = 40
+
 type keptClient struct {
 	words [4]uint64
 	at    uint32 // seconds after clients.since
@@ -133,7 +135,7 @@ func (c *clients) configure(services []*service) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := max(len(services), 1)
-	c.most = min(maxClients, clientMemory/int(unsafe.Sizeof(keptClient{}))/n)
+	c.most = min(maxClients, clientMemory/keptClientSize/n)
 	c.wanted = min(max(clientSlotCount/2/n, 1), clientRate)
 	c.all = make(map[uint32]*reservoir, len(services))
 	for _, svc := range services {

@@ -28,10 +28,7 @@ func (s *Store) Preview(force func(service, member, site, zone string) Force) *S
 		p.svcOrder[i] = svc.copy()
 	}
 	p.applyOrders()
-	for _, svc := range p.svcOrder {
-		p.evalHealth(svc, now)
-		p.evalPool(svc, now)
-	}
+	p.evalServices(now)
 	return p.build(now)
 }
 

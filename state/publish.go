@@ -21,15 +21,20 @@ func (s *Store) publish(now time.Time) {
 			s.evalCapacity(st, now)
 		}
 	}
+	s.evalServices(now)
+	s.version++
+	s.snapshot.Store(s.build(now))
+}
+
+// evalServices resolves health and pools. The caller holds mu, and has evaluated sites and blindness.
+func (s *Store) evalServices(now time.Time) {
 	for _, svc := range s.svcOrder {
 		s.evalHealth(svc, now)
 		// A reload may have taken the backups away; a pool without members would answer nothing.
-		if !frozen || !svc.poolSet || (svc.pool == Backup && !svc.hasBackups) {
+		if !s.blind.frozen || !svc.poolSet || (svc.pool == Backup && !svc.hasBackups) {
 			s.evalPool(svc, now)
 		}
 	}
-	s.version++
-	s.snapshot.Store(s.build(now))
 }
 
 // build makes the snapshot of what publish has resolved. All of it is new: at 5,000 services of 4 members that costs a
