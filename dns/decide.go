@@ -49,11 +49,20 @@ func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
 			if !r.putAddress(nm.at, m.Addr[family], d.TTL) {
 				return nil
 			}
+			m.HandedOut.Mark(r.now, d.TTL)
 		}
 	case policy.LastResort:
 		for _, addr := range svc.LastResort {
-			if r.q.qtype == addressType(addr) && !r.putAddress(nm.at, addr, d.TTL) {
+			if r.q.qtype != addressType(addr) {
+				continue
+			}
+			if !r.putAddress(nm.at, addr, d.TTL) {
 				return nil
+			}
+			for _, m := range svc.Members { // the address may be a member's as well
+				if m.Addr[family] == addr {
+					m.HandedOut.Mark(r.now, d.TTL)
+				}
 			}
 		}
 	case policy.ServFail:
@@ -129,11 +138,12 @@ func (r *Responder) putTarget(s *service, nm *name) []byte {
 	}
 	binary.BigEndian.PutUint32(r.buf[start+2+recordTTL:], r.decided.TTL)
 	r.target.at = start + 2 + recordData
+	r.decided.Members[0].HandedOut.Mark(r.now, r.decided.TTL)
 	r.an++
 	return set.target
 }
 
-// account advances what an answer advances: the rotation, the counters, and the resolvers that asked.
+// account advances what an answer advances: the rotation, the counters, and the clients that asked.
 func (r *Responder) account(s *service, svc *state.Service, family state.Family) {
 	d := &r.decided
 	member := -1
@@ -145,6 +155,7 @@ func (r *Responder) account(s *service, svc *state.Service, family state.Family)
 	svc.Counters.Add(r.shard, uint8(d.Reason), member)
 	if r.store != nil {
 		r.store.Asked(r.ldns, svc)
+		r.store.Served(svc, r.ldns, r.policy.ECS, r.policy.Rand)
 	}
 	if s.empty[family].Load() != d.Empty && s.empty[family].CompareAndSwap(!d.Empty, d.Empty) {
 		r.logEmpty(svc, family, d.Empty)

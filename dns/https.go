@@ -3,7 +3,6 @@ package dns
 import (
 	"encoding/binary"
 	"fmt"
-	"net/netip"
 
 	"github.com/miekg/dns"
 
@@ -52,7 +51,7 @@ func (r *Responder) https(z *zone, s *service, nm *name) {
 	if r.store != nil {
 		r.store.Asked(r.ldns, svc)
 	}
-	var hints [2][policy.MaxAnswers]netip.Addr
+	var hints [2][policy.MaxAnswers]*state.Member
 	var count [2]int
 	ttl, failing := uint32(maxTTL), true
 	for f := range count {
@@ -68,7 +67,7 @@ func (r *Responder) https(z *zone, s *service, nm *name) {
 		}
 		r.annotate(svc, d)
 		for _, m := range d.Members[:d.N] {
-			hints[f][count[f]] = m.Addr[f]
+			hints[f][count[f]] = m
 			count[f]++
 		}
 	}
@@ -101,17 +100,19 @@ func (r *Responder) https(z *zone, s *service, nm *name) {
 	if count[state.V4] > 0 {
 		b = binary.BigEndian.AppendUint16(b, svcIPv4Hint)
 		b = binary.BigEndian.AppendUint16(b, uint16(4*count[state.V4]))
-		for _, addr := range hints[state.V4][:count[state.V4]] {
-			a := addr.As4()
+		for _, m := range hints[state.V4][:count[state.V4]] {
+			a := m.Addr[state.V4].As4()
 			b = append(b, a[:]...)
+			m.HandedOut.Mark(r.now, ttl)
 		}
 	}
 	if count[state.V6] > 0 {
 		b = binary.BigEndian.AppendUint16(b, svcIPv6Hint)
 		b = binary.BigEndian.AppendUint16(b, uint16(16*count[state.V6]))
-		for _, addr := range hints[state.V6][:count[state.V6]] {
-			a := addr.As16()
+		for _, m := range hints[state.V6][:count[state.V6]] {
+			a := m.Addr[state.V6].As16()
 			b = append(b, a[:]...)
+			m.HandedOut.Mark(r.now, ttl)
 		}
 	}
 	r.n += len(b)

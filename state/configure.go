@@ -33,6 +33,7 @@ type service struct {
 
 	rotation  *Rotation
 	counters  *Counters
+	recent    *reservoir
 	decayedAt time.Time
 	poolMoved time.Time // when the pool last became another one; zero: it is not known to have
 }
@@ -53,6 +54,7 @@ type member struct {
 	servers     serverCount
 	transitions uint64
 	selected    *Selections
+	handedOut   *HandedOut
 }
 
 // has reports whether the member can answer for the family.
@@ -143,6 +145,7 @@ func (s *Store) configure(c *Config, now time.Time) {
 		}
 	}
 	s.targets.configure(s.cfg.RTT, s.rtt, s.targetSites(), s.targetServices())
+	s.clients.configure(s.svcOrder)
 	if first && s.restored != nil {
 		s.restore(s.restored, now)
 		s.restored = nil
@@ -174,7 +177,7 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 	members := sc.Members
 	sc.Members = nil
 
-	svc := &service{rotation: new(Rotation), began: now, poolSince: now, decayedAt: now}
+	svc := &service{rotation: new(Rotation), recent: new(reservoir), began: now, poolSince: now, decayedAt: now}
 	if old != nil {
 		*svc = *old
 	}
@@ -184,6 +187,10 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 	svc.byName = make(map[string]*member, len(members))
 	svc.hasBackups = false
 	names := make([]string, 0, len(members))
+	longestTTL := sc.TTL // of an answer that may have named a member which is new here
+	if old != nil {
+		longestTTL = max(longestTTL, old.cfg.TTL)
+	}
 	for _, mc := range members {
 		st := s.sites[mc.Site]
 		if st == nil { // config refuses it; a member without a site could not be judged
@@ -198,7 +205,7 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 			m = old.byName[mc.Name]
 		}
 		if m == nil || m.site.cfg.Name != mc.Site {
-			m = &member{hash: HashName(mc.Name), selected: new(Selections)}
+			m = &member{hash: HashName(mc.Name), selected: new(Selections), handedOut: newHandedOut(now, longestTTL)}
 		}
 		for f := range m.health {
 			m.health[f].reconfigured(sc.HasCheck, m.cfg.Addresses[f] != mc.Addresses[f])

@@ -10,9 +10,9 @@
 // # Concurrency
 //
 // Every exported method of Store may be called from any goroutine. Snapshot is one atomic load, and what it returns
-// never changes, except for the counters and the RTT table, which say so. Asked takes no lock. All other methods
-// serialise on one mutex, which is never held during I/O or logging. Lock order: Store.mu, then targets.mu, then a
-// shard of the RTT table.
+// never changes, except for the counters and the RTT table, which say so. Asked and Served take no lock. All other
+// methods serialise on one mutex, which is never held during I/O or logging. Lock order: Store.mu, then targets.mu or
+// clients.mu, then a shard of the RTT table.
 //
 // # Failure
 //

@@ -1,10 +1,6 @@
 package state
 
-import (
-	"net/netip"
-	"sync/atomic"
-	"time"
-)
+import "time"
 
 // Orders are what operators have ordered, resolved for the present moment by control. The functions must be fast and
 // must not call the Store. Nil functions stand for no orders.
@@ -74,22 +70,3 @@ type ServiceState struct {
 	Deadline       time.Duration // from now; 0 unless draining
 	VirtualServers []string      // by name, or address:port where it has none
 }
-
-// HandedOut tells when the last answer that named a member expires from the caches. It is atomic.
-type HandedOut struct {
-	since time.Time // fixed at construction
-	until atomic.Int64
-}
-
-// A Client is one that asked: an LDNS, and the prefix that it passed on, if any.
-type Client struct {
-	LDNS netip.Addr
-	ECS  netip.Prefix
-}
-
-// Preview returns the snapshot that would be in force if force were what is ordered for the members. It publishes
-// nothing, and what the caller counts in it stays in it.
-func (s *Store) Preview(force func(service, member, site, zone string) Force) *Snapshot { return nil }
-
-// Clients returns up to 4,096 recent clients of the service.
-func (s *Store) Clients(service string) []Client { return nil }

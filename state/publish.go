@@ -25,19 +25,24 @@ func (s *Store) publish(now time.Time) {
 			s.evalCapacity(st, now)
 		}
 	}
+	s.evalServices(now)
+	s.version++
+	s.snapshot.Store(s.build(now))
+}
+
+// evalServices resolves health and pools. The caller holds mu, and has evaluated sites and blindness.
+func (s *Store) evalServices(now time.Time) {
 	for _, svc := range s.svcOrder {
 		s.evalHealth(svc, now)
 		// A reload may have taken the backups away; a pool without members would answer nothing. What is ordered holds
 		// whatever is known.
-		if !frozen || !svc.poolSet || svc.ordered || (svc.pool == Backup && !svc.hasBackups) {
+		if !s.blind.frozen || !svc.poolSet || svc.ordered || (svc.pool == Backup && !svc.hasBackups) {
 			s.evalPool(svc, now)
 		} else {
 			s.pauseHold(svc)
 		}
 		s.evalServing(svc)
 	}
-	s.version++
-	s.snapshot.Store(s.build(now))
 }
 
 // build makes the snapshot of what publish has resolved. All of it is new: at 5,000 services of 4 members that costs a
@@ -78,7 +83,7 @@ func (s *Store) build(now time.Time) *Snapshot {
 			Failback: svc.cfg.Failback, Held: svc.hold.on, HeldWhy: svc.hold.why,
 			Unlatched: svc.unlatched(), StagedPool: svc.stagedPool, MinServing: svc.cfg.MinServing,
 			Rotation: svc.rotation, Counters: svc.counters,
-			id: svc.id, usesRTT: svc.cfg.UsesRTT,
+			id: svc.id, usesRTT: svc.cfg.UsesRTT, recent: svc.recent,
 		}
 		if !svc.hold.since.IsZero() {
 			out.HeldUntil = svc.hold.since.Add(svc.cfg.FailbackDelay)
@@ -122,6 +127,7 @@ func (m *member) snapshot(index int, svc *service, at *Site) Member {
 		Weight: m.cfg.Weight, Preference: m.cfg.Preference, Role: m.cfg.Role, Hash: m.hash,
 		InPool: m.cfg.Role == svc.pool, InStagedPool: m.cfg.Role == svc.stagedPool,
 		Forced: m.forced, ForcedWhy: m.forcedWhy, ForcedSince: m.forcedSince, Moved: m.moved, Transitions: m.transitions, Selected: m.selected,
+		HandedOut: m.handedOut,
 	}
 	if m.servers.known && m.servers.fresh && at.Freshness == Fresh {
 		out.HasServers, out.ServersUp, out.Servers = true, m.servers.up, m.servers.size

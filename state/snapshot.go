@@ -239,6 +239,7 @@ type Service struct {
 
 	id      uint32 // stable over reloads; 0 in a Service that no Store made
 	usesRTT bool
+	recent  *reservoir // likewise nil
 }
 
 // A Member is one VIP, or CNAME target, of a service at one site.

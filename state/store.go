@@ -20,7 +20,7 @@ import (
 const (
 	// publishEvery is the least time between two publications that reports or time cause.
 	publishEvery = 200 * time.Millisecond
-	// tickEvery is how often the resolvers that asked are collected and Selections decay.
+	// tickEvery is how often those that asked are collected and Selections decay.
 	tickEvery = time.Second
 	// sweepEvery is how often targets that stopped asking are dropped and rtt-blind sites are looked for.
 	sweepEvery = 10 * time.Second
@@ -46,6 +46,9 @@ type Store struct {
 	wake    chan struct{} // capacity 1; never closed
 	asked   *askedSlots
 	targets *targets // has its own lock
+	clients *clients // likewise
+
+	clientSlots *clientSlots
 
 	// Atomic.
 	snapshot atomic.Pointer[Snapshot]
@@ -107,6 +110,8 @@ func New(opts Options) (*Store, error) {
 	}
 	s.rtt = NewRTTTable(RTTConfig{})
 	s.targets = newTargets()
+	now := time.Now()
+	s.clients, s.clientSlots = &clients{since: now, drained: now}, new(clientSlots)
 	if s.dir == "" {
 		return s, nil
 	}
@@ -292,9 +297,10 @@ func (s *Store) publishDue(now time.Time) time.Time {
 	return s.due
 }
 
-// tick collects the resolvers that asked, and decays Selections.
+// tick collects who asked, and decays Selections.
 func (s *Store) tick(now time.Time) {
 	s.targets.drain(s.asked, now)
+	s.clients.drain(s.clientSlots, now)
 	s.mu.Lock()
 	defer s.unlock()
 	for _, svc := range s.svcOrder {

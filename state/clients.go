@@ -1,0 +1,261 @@
+package state
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxClients is the most clients that are remembered of one service.
+	maxClients = 4096
+	// clientMemory bounds what is remembered of all services together: with more than about 400 services each has fewer
+	// clients, with 5,000 services 335.
+	clientMemory = 64 << 20
+	// clientAge is how long a client counts after it asked.
+	clientAge = time.Hour
+	// clientRate is how many samples a second are wanted of one service that is asked more often. A full reservoir then
+	// tells of the last ten minutes or so.
+	clientRate = 8
+	// clientSlotCount is how many samples fit between two ticks. A sample that finds no room is forgotten.
+	clientSlotCount = 8192
+	// clientWindow is the time constant of the mean rate at which a service is asked.
+	clientWindow = 10 * time.Minute
+)
+
+// A Client is one that asked a service: an LDNS, and the prefix that it passed on and that the policy could use, if any.
+type Client struct {
+	LDNS netip.Addr
+	ECS  netip.Prefix
+
+	// Weight is how many queries a second of late the client stands for. It makes the clients of services that are asked
+	// more and less often comparable. The clients of one service have the same; whoever asks more often is there more
+	// often.
+	Weight float64
+}
+
+// clientSlots collects sampled clients between two ticks, in fixed memory. A slot takes a cache line, so that workers
+// which write to different ones do not contend.
+type clientSlots [clientSlotCount]clientSlot
+
+// A clientSlot is owned as an askedSlot is.
+type clientSlot struct {
+	state   atomic.Uint32
+	service atomic.Uint32
+	words   [4]atomic.Uint64 // LDNS, and the address of the prefix; IPv4 as mapped into IPv6
+	meta    atomic.Uint32    // see clientMeta
+	_       [16]byte
+}
+
+// What meta says beside the length of the ECS prefix, in its low 8 bits.
+const (
+	clientHasECS  = 1 << 8
+	clientECSIsV4 = 1 << 9
+)
+
+// Served records that a client was decided for, so that forecasts know who asks. chance is a random number of the
+// query's; a share of the calls for a service that is asked often does nothing more. Hot path: no lock, no allocation,
+// and nothing is written that other workers must read.
+func (s *Store) Served(service *Service, ldns netip.Addr, ecs netip.Prefix, chance uint64) {
+	r := service.recent
+	if r == nil || chance&r.mask.Load() != 0 || !ldns.IsValid() {
+		return
+	}
+	s.clientSlots.note(service.id, ldns, ecs, chance>>32)
+}
+
+func (c *clientSlots) note(service uint32, ldns netip.Addr, ecs netip.Prefix, at uint64) {
+	for i := range uint64(4) {
+		sl := &c[(at+i)%clientSlotCount]
+		if sl.state.Load() != slotFree || !sl.state.CompareAndSwap(slotFree, slotBusy) {
+			continue
+		}
+		hi, lo := halves(ldns)
+		sl.words[0].Store(hi)
+		sl.words[1].Store(lo)
+		meta := uint32(0)
+		if ecs.IsValid() {
+			hi, lo = halves(ecs.Addr())
+			sl.words[2].Store(hi)
+			sl.words[3].Store(lo)
+			meta = uint32(ecs.Bits()) | clientHasECS
+			if ecs.Addr().Is4() {
+				meta |= clientECSIsV4
+			}
+		}
+		sl.meta.Store(meta)
+		sl.service.Store(service)
+		sl.state.Store(slotFull)
+		return
+	}
+}
+
+// A reservoir holds recent clients of one service. It is kept by the service's name, so that it survives reloads.
+//
+// While there is room every sample is kept; then each takes the place of one that chance chooses, so that what is there
+// fades with the number of samples that came after it. The share of the queries that is sampled is halved and doubled so
+// that about as many come in each second: within a second clients count by how often they ask, and the busy seconds of a
+// busy service count no more than the others.
+type reservoir struct {
+	mask atomic.Uint64 // a query whose chance has none of these bits is sampled
+
+	// Guarded by clients.mu.
+	kept []keptClient
+	got  int     // samples of this tick
+	rate float64 // mean of queries a second
+}
+
+// keptClientSize is the size of a keptClient in memory.
+const keptClientSize = 40
+
+type keptClient struct {
+	words [4]uint64
+	at    uint32 // seconds after clients.since
+	meta  uint32
+}
+
+// clients knows who asked for the services of late.
+type clients struct {
+	since time.Time // fixed at construction
+
+	mu sync.Mutex
+	// All guarded by mu.
+	most    int // clients of one service
+	wanted  int // samples of a second of one service
+	drained time.Time
+	all     map[uint32]*reservoir // by the service's id
+}
+
+// configure says which services there are. What was remembered of others is forgotten.
+func (c *clients) configure(services []*service) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := max(len(services), 1)
+	c.most = min(maxClients, clientMemory/keptClientSize/n)
+	c.wanted = min(max(clientSlotCount/2/n, 1), clientRate)
+	c.all = make(map[uint32]*reservoir, len(services))
+	for _, svc := range services {
+		r := svc.recent
+		c.all[svc.id] = r
+		if cap(r.kept) > c.most {
+			rand.Shuffle(len(r.kept), func(i, j int) { r.kept[i], r.kept[j] = r.kept[j], r.kept[i] })
+			r.kept = append(make([]keptClient, 0, c.most), r.kept[:min(len(r.kept), c.most)]...)
+		}
+	}
+}
+
+// drain takes in who asked since the last tick.
+func (c *clients) drain(slots *clientSlots, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := uint32(now.Sub(c.since) / time.Second)
+	for i := range slots {
+		sl := &slots[i]
+		if sl.state.Load() != slotFull || !sl.state.CompareAndSwap(slotFull, slotBusy) {
+			continue
+		}
+		k := keptClient{at: at, meta: sl.meta.Load()}
+		for w := range k.words {
+			k.words[w] = sl.words[w].Load()
+		}
+		r := c.all[sl.service.Load()]
+		sl.state.Store(slotFree)
+		if r != nil {
+			r.add(k, c.most)
+		}
+	}
+	passed := now.Sub(c.drained)
+	c.drained = now
+	if passed <= 0 {
+		return
+	}
+	for _, r := range c.all {
+		r.adapt(passed, c.wanted)
+	}
+}
+
+// add takes in one sample; at most most are kept.
+func (r *reservoir) add(k keptClient, most int) {
+	r.got++
+	if len(r.kept) >= most {
+		r.kept[rand.IntN(len(r.kept))] = k
+		return
+	}
+	if len(r.kept) == cap(r.kept) { // append would take more than there may be
+		r.kept = append(make([]keptClient, 0, min(max(2*len(r.kept), 16), most)), r.kept...)
+	}
+	r.kept = append(r.kept, k)
+}
+
+// adapt ends a tick: it works the rate out, and chooses the share that is sampled in the next.
+func (r *reservoir) adapt(passed time.Duration, wanted int) {
+	mask := r.mask.Load()
+	perSecond := float64(r.got) / passed.Seconds()
+	r.got = 0
+	r.rate += (perSecond*float64(mask+1) - r.rate) * -math.Expm1(-float64(passed)/float64(clientWindow))
+	next := mask
+	if perSecond < float64(wanted)/2 {
+		next >>= 1
+	}
+	for ; perSecond > 2*float64(wanted) && next < 1<<31-1; perSecond /= 2 {
+		next = next<<1 | 1
+	}
+	if next != mask { // else the workers need not read it anew
+		r.mask.Store(next)
+	}
+}
+
+// old reports whether the client asked too long ago to count.
+func (c *clients) old(k keptClient, now time.Time) bool {
+	return now.Sub(c.since)-time.Duration(k.at)*time.Second >= clientAge
+}
+
+// Clients returns up to 4,096 recent clients of the service, fewer where there are more than about 400 services, and none
+// for one that is not configured. Names that a wildcard service answers count to it. None of them asked more than an hour
+// ago; of a service that is asked often, most asked within the last ten minutes.
+func (s *Store) Clients(service string) []Client {
+	now := time.Now()
+	s.mu.Lock()
+	svc := s.services[service]
+	s.mu.Unlock()
+	if svc == nil {
+		return nil
+	}
+	s.clients.mu.Lock()
+	defer s.clients.mu.Unlock()
+	r := svc.recent
+	list := make([]Client, 0, len(r.kept))
+	for _, k := range r.kept {
+		if !s.clients.old(k, now) {
+			list = append(list, k.client())
+		}
+	}
+	for i := range list {
+		list[i].Weight = r.rate / float64(len(list))
+	}
+	return list
+}
+
+func (k *keptClient) client() Client {
+	c := Client{LDNS: join128(k.words[0], k.words[1]).Unmap()}
+	if k.meta&clientHasECS != 0 {
+		addr := join128(k.words[2], k.words[3])
+		if k.meta&clientECSIsV4 != 0 {
+			addr = addr.Unmap()
+		}
+		c.ECS = netip.PrefixFrom(addr, int(k.meta&0xff))
+	}
+	return c
+}
+
+// join128 returns the address that halves took apart, an IPv4 one as mapped into IPv6.
+func join128(hi, lo uint64) netip.Addr {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:8], hi)
+	binary.BigEndian.PutUint64(b[8:], lo)
+	return netip.AddrFrom16(b)
+}
