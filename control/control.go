@@ -4,6 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -72,114 +77,352 @@ type Caller struct {
 
 // A Control keeps orders. All methods are safe for concurrent use. Create one with New, which never fails: what is wrong
 // with the journal is told by Problems, and orders are refused until it is put right.
-type Control struct{}
+type Control struct {
+	// Fixed at construction.
+	opts    Options
+	log     *zap.Logger
+	journal *journal      // nil: nothing is kept
+	etcd    *sharer       // nil: orders are not shared
+	wake    chan struct{} // capacity 1; never closed
 
-// New opens the journal and hands the orders in it to the Store.
-func New(opts Options) *Control { return nil }
+	// Atomic. What they point to does not change any more.
+	set atomic.Pointer[set] // stored with writing held
+	cfg atomic.Pointer[Config]
+
+	// writing serialises whatever changes the set, from the journal to the Store, so that the Store never gets an older
+	// state after a newer one. It is held while the disk is written: nobody who only reads takes it.
+	writing   sync.Mutex
+	unkept    map[string]Record // in the set, and not in the journal; by key
+	next      time.Time         // when time alone changes what is in force; zero: never
+	appliedAt time.Time         // by the wall clock
+	epoch     uint64            // of the snapshot whose names were used
+	latchedAt map[string]time.Time
+
+	// mu protects what follows. It is held for moments only; lock order: writing, mu.
+	mu    sync.Mutex
+	marks map[string]string // what only this gslbd is to know, as journaled
+}
+
+// applyEvery is how often Run looks for what time and the measured state bring; retryEvery, how often it tries again to
+// journal what came from elsewhere.
+const (
+	applyEvery = time.Second
+	retryEvery = 10 * time.Second
+)
+
+// New opens the journal and hands the orders in it to the Store. The Store must have been configured: the other names
+// that services go by are taken from its snapshot.
+func New(opts Options) *Control {
+	c := &Control{
+		opts: opts, log: opts.Log, wake: make(chan struct{}, 1),
+		unkept: map[string]Record{}, latchedAt: map[string]time.Time{}, marks: map[string]string{},
+	}
+	if c.log == nil {
+		c.log = zap.NewNop()
+	}
+	cfg := opts.Config
+	c.cfg.Store(&cfg)
+	first := newSet()
+	if opts.Directory != "" {
+		var recs []Record
+		c.journal, recs, c.marks = openJournal(opts.Directory)
+		for _, r := range recs {
+			first.add(r)
+		}
+		if p := c.journal.problem(); p != "" {
+			c.log.Error("orders are refused", zap.String("why", p))
+		}
+	}
+	c.set.Store(first)
+	if opts.Etcd != nil {
+		c.etcd = newSharer(c, *opts.Etcd)
+	}
+	c.writing.Lock()
+	c.apply(c.now())
+	c.writing.Unlock()
+	return c
+}
 
 // Run applies what time brings, writes the ledger, runs programs and shares records, until ctx is done.
-func (c *Control) Run(ctx context.Context) error { return nil }
+func (c *Control) Run(ctx context.Context) error {
+	var sharing sync.WaitGroup
+	if c.etcd != nil {
+		sharing.Go(func() { c.etcd.run(ctx) })
+	}
+	ticker := time.NewTicker(applyEvery)
+	defer ticker.Stop()
+	var purged, retried time.Time
+	for {
+		now := c.now()
+		c.applyDue(now)
+		c.latch(ctx, now)
+		c.step(ctx, now)
+		if now.Sub(retried) >= retryEvery {
+			retried = now
+			c.keepUnkept()
+		}
+		if c.etcd == nil && now.Sub(purged) >= purgeEvery { // with etcd both are purged together
+			purged = now
+			c.purge(c.set.Load().purgeable(now))
+		}
+		select {
+		case <-ctx.Done():
+			sharing.Wait()
+			return c.Close()
+		case <-c.wake:
+		case <-ticker.C:
+		}
+	}
+}
 
-// Close closes the journal. Run does it by itself when it ends.
-func (c *Control) Close() error { return nil }
+// Close closes the journal. Run does it by itself when it ends. It may be called more than once.
+func (c *Control) Close() error {
+	if c.etcd != nil {
+		c.etcd.close()
+	}
+	if c.journal == nil {
+		return nil
+	}
+	if err := c.journal.close(); err != nil {
+		return fmt.Errorf("control: close: %w", err)
+	}
+	return nil
+}
 
-// Set applies another configuration.
-func (c *Control) Set(cfg Config) {}
+// Set applies another configuration. It follows the Store's Configure, for the same reason as New does.
+func (c *Control) Set(cfg Config) {
+	c.cfg.Store(&cfg)
+	c.writing.Lock()
+	c.apply(c.now())
+	c.writing.Unlock()
+	c.kick()
+}
 
 // Problems say what is wrong, for status; empty: nothing.
-func (c *Control) Problems() []string { return nil }
-
-// Force accepts an order.
-func (c *Control) Force(ctx context.Context, o Order, by Caller) (Receipt, error) {
-	return Receipt{}, nil
+func (c *Control) Problems() []string {
+	var all []string
+	if c.journal != nil {
+		if p := c.journal.problem(); p != "" {
+			all = append(all, p)
+		}
+	}
+	if c.etcd != nil {
+		if p := c.etcd.problem(); p != "" {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
-// Clear ends an order.
-func (c *Control) Clear(ctx context.Context, t Tombstone, by Caller) (Receipt, error) {
-	return Receipt{}, nil
+// now is the wall clock's time: orders expire by it, on all gslbd and over restarts.
+func (c *Control) now() time.Time { return time.Now() }
+
+// kick wakes Run.
+func (c *Control) kick() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
 }
 
-// Orders returns the orders in force, the oldest first.
-func (c *Control) Orders() []OrderState { return nil }
+// accept keeps the records, all of them or none, puts them in force and shares them; on a record that is known already
+// it does the rest. shared is as in Receipt; repeated says that all of them were known.
+func (c *Control) accept(ctx context.Context, recs ...Record) (shared string, repeated bool, err error) {
+	return c.acceptMarked(ctx, nil, recs...)
+}
+
+// acceptMarked is accept, and sets in the same transaction marks that only this gslbd is to know; an empty value takes a
+// mark away.
+func (c *Control) acceptMarked(ctx context.Context, marks map[string]string, recs ...Record) (shared string, repeated bool, err error) {
+	c.writing.Lock()
+	fresh, err := c.news(recs)
+	if err == nil && (len(fresh) > 0 || len(marks) > 0) {
+		if c.journal != nil {
+			err = c.journal.write(fresh, marks)
+		}
+		if err == nil {
+			c.adopt(fresh, marks)
+		}
+	}
+	c.writing.Unlock()
+	if err != nil {
+		return "", false, err
+	}
+	if c.etcd == nil {
+		return notShared, len(fresh) == 0, nil
+	}
+	if c.etcd.share(ctx, fresh, recs) {
+		return byEtcd, len(fresh) == 0, nil
+	}
+	return onlyHere, len(fresh) == 0, nil
+}
+
+// What Receipt.Shared says.
+const (
+	byEtcd    = "etcd"
+	onlyHere  = "on this gslbd only"
+	notShared = "not shared"
+)
+
+// news returns those of recs that add to the set, as they must be kept. An id that is known with other content is
+// refused. The caller holds writing.
+func (c *Control) news(recs []Record) ([]Record, error) {
+	set := c.set.Load()
+	var fresh []Record
+	for _, r := range recs {
+		if err := r.validate(); err != nil {
+			return nil, err
+		}
+		if err := set.conflict(r); err != nil {
+			return nil, err
+		}
+		if m, added := set.merged(r); added {
+			fresh = append(fresh, m)
+		}
+	}
+	return fresh, nil
+}
+
+// conflict reports that the record's id is known with another content, where only the client can have done that.
+func (s *set) conflict(r Record) error {
+	kind, id := r.kind()
+	if old, ok := s.record(kind, id); ok && !same(old, r) && (kind == "order" || kind == "evacuation" || kind == "restoration") {
+		return fmt.Errorf("control: %w: %s %s is known with another content; a new one needs an id of its own", ErrRefused, kind, id)
+	}
+	return nil
+}
+
+// arrived adds records that came from elsewhere. Those that the journal does not take are in force all the same, and
+// tried again.
+func (c *Control) arrived(recs []Record) {
+	if len(recs) == 0 {
+		return
+	}
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	set := c.set.Load()
+	var fresh []Record
+	for _, r := range recs {
+		if m, added := set.merged(r); added {
+			fresh = append(fresh, m)
+		}
+	}
+	if len(fresh) == 0 {
+		return
+	}
+	if c.journal != nil && c.journal.write(fresh, nil) != nil { // Problems tells
+		for _, r := range fresh {
+			c.unkept[r.key()] = r
+		}
+	}
+	for _, r := range fresh {
+		kind, id := r.kind()
+		c.log.Info("record arrived by etcd", zap.String("kind", kind), zap.String("id", id))
+	}
+	c.adopt(fresh, nil)
+}
+
+// adopt makes a new set with the records, and hands it to the Store. The caller holds writing.
+func (c *Control) adopt(fresh []Record, marks map[string]string) {
+	next := c.set.Load().clone()
+	for _, r := range fresh {
+		next.add(r)
+	}
+	c.set.Store(next)
+	c.mu.Lock()
+	for k, v := range marks {
+		if c.marks[k] = v; v == "" {
+			delete(c.marks, k)
+		}
+	}
+	c.mu.Unlock()
+	c.apply(c.now())
+	c.kick()
+}
+
+// mark returns the value of a mark; "": there is none.
+func (c *Control) mark(key string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.marks[key]
+}
+
+// keepUnkept tries again to journal what it did not take.
+func (c *Control) keepUnkept() {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if len(c.unkept) == 0 || c.journal.write(slices.Collect(maps.Values(c.unkept)), nil) != nil {
+		return
+	}
+	clear(c.unkept)
+}
+
+// purge takes records out of the journal and the set.
+func (c *Control) purge(recs []Record) {
+	if len(recs) == 0 {
+		return
+	}
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if c.journal != nil && c.journal.remove(recs) != nil {
+		return
+	}
+	next := c.set.Load().clone()
+	for _, r := range recs {
+		next.remove(r.kind())
+		delete(c.unkept, r.key())
+	}
+	c.set.Store(next)
+}
+
+// A view is all that decides what is in force at one moment. It does not change.
+type view struct {
+	*set
+	now   time.Time
+	cfg   *Config
+	names *names
+	snap  *state.Snapshot // nil before the Store was configured
+}
+
+// view returns the present view as of now.
+func (c *Control) view(now time.Time) *view {
+	snap := c.opts.Store.Snapshot()
+	cfg := c.cfg.Load()
+	return &view{set: c.set.Load(), now: now, cfg: cfg, names: newNames(*cfg, snap), snap: snap}
+}
+
+// apply hands what is in force to the Store. The caller holds writing.
+func (c *Control) apply(now time.Time) {
+	v := c.view(now)
+	c.opts.Store.SetOrders(v.orders())
+	c.appliedAt = now
+	c.next = c.nextChange(now)
+	for _, o := range v.set.orders {
+		if v.inForce(o, now) && !o.Expires.IsZero() && (c.next.IsZero() || o.Expires.Before(c.next)) {
+			c.next = o.Expires
+		}
+	}
+	if v.snap != nil {
+		c.epoch = v.snap.Epoch
+	}
+}
+
+// applyDue applies what time or a reload has changed. A clock that was set back counts as a change: what had expired
+// may be in force again, as it is for a gslbd that starts now.
+func (c *Control) applyDue(now time.Time) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	snap := c.opts.Store.Snapshot()
+	reloaded := snap != nil && snap.Epoch != c.epoch
+	due := !c.next.IsZero() && !now.Before(c.next)
+	if reloaded || due || now.Round(0).Before(c.appliedAt.Round(0)) {
+		c.apply(now)
+	}
+}
 
 // An OrderState is an order in force.
 type OrderState struct {
 	Order
 	Shared  string `json:"shared"`  // as in Receipt
 	Members int    `json:"members"` // that it matches now
-}
-
-// Failback ends the latches of a service.
-func (c *Control) Failback(ctx context.Context, f Failback, by Caller) (Receipt, error) {
-	return Receipt{}, nil
-}
-
-// An EvacuationRequest is an Evacuation with what the asking operator wants of it.
-type EvacuationRequest struct {
-	Evacuation
-	Force   bool `json:"force"`   // although a service keeps fewer than min_serving members up
-	Execute bool `json:"execute"` // this gslbd runs the program for type exec; a client asks it of one only
-}
-
-// A Plan is what an evacuation would do.
-type Plan struct {
-	Zone      string     `json:"zone"`      // the id
-	Resources []Resource `json:"resources"` // that it takes, by type and name
-	Refusals  []string   `json:"refusals"`  // services that would keep fewer than min_serving; --force overrides
-	Warnings  []string   `json:"warnings"`
-	Already   string     `json:"already"` // the id of an evacuation of the zone that already has all of the types; "": none
-
-	// Force is what the members would be forced to, for a forecast.
-	Force func(service, member, site, zone string) state.Force `json:"-"`
-}
-
-// A Resource is something that an evacuation takes.
-type Resource struct {
-	Type    string   `json:"type"`
-	Name    string   `json:"name"`
-	Zone    string   `json:"zone"` // as configured or listed
-	Removed []string `json:"removed"`
-}
-
-// Plan says what an evacuation would do, and changes nothing.
-func (c *Control) Plan(ctx context.Context, r EvacuationRequest) (Plan, error) { return Plan{}, nil }
-
-// Evacuate accepts an evacuation.
-func (c *Control) Evacuate(ctx context.Context, r EvacuationRequest, by Caller) (Receipt, error) {
-	return Receipt{}, nil
-}
-
-// A RestorationRequest asks for a restoration.
-type RestorationRequest struct {
-	ID      string    `json:"id"`
-	Created time.Time `json:"created"`
-	Author  string    `json:"author"`
-	Reason  string    `json:"reason"`
-	Zone    string    `json:"zone"` // "": all
-	Type    string    `json:"type"` // "": all
-}
-
-// Restore accepts a restoration.
-func (c *Control) Restore(ctx context.Context, r RestorationRequest, by Caller) (Receipt, error) {
-	return Receipt{}, nil
-}
-
-// Evacuations returns the evacuations of which something is in force or in the ledger, the oldest first.
-func (c *Control) Evacuations() []EvacuationState { return nil }
-
-// An EvacuationState is an evacuation and how far it is.
-type EvacuationState struct {
-	Evacuation
-	Shared string      `json:"shared"`
-	Share  float64     `json:"share"`         // of clients moved away now
-	Next   time.Time   `json:"next,omitzero"` // of the next stage
-	Parts  []PartState `json:"parts"`
-	Ledger []Taken     `json:"ledger"`
-}
-
-// A PartState is how far an evacuation is with one type.
-type PartState struct {
-	Type  string `json:"type"`
-	State string `json:"state"` // waiting, evacuating, evacuated, restoring, failed
-	Why   string `json:"why"`
 }

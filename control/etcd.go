@@ -1,0 +1,477 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/keepalive"
+)
+
+const (
+	shareFor     = 500 * time.Millisecond // how long an order waits for etcd
+	callFor      = 3 * time.Second        // how long anything else does
+	compareEvery = time.Minute
+	// redeliverEvery is how often records that etcd lacks are tried again while an endpoint seems well.
+	redeliverEvery = 2 * time.Second
+	backoffMin     = 200 * time.Millisecond
+	backoffMax     = 3 * time.Second
+	// A transaction of etcd takes 128 operations and 1.5 MB.
+	batchRecords = 64
+	batchBytes   = maxRecord
+)
+
+// A sharer shares records through etcd. Each endpoint has a client, a watch and comparisons of its own, and a record
+// goes to all of them at once: records are never altered, so that doing it several times does no harm, and an endpoint
+// that hangs holds nobody up.
+type sharer struct {
+	// Fixed at construction.
+	c         *Control
+	prefix    string // ends in "/"
+	endpoints []*endpoint
+
+	// mu protects what follows.
+	mu      sync.Mutex
+	pending map[string]Record // that etcd is not known to have, by key
+	failed  bool              // the last order could not be delivered at once
+	warned  map[string]int64  // keys of etcd that cannot be read, at which revision that was logged
+	closed  bool
+	flying  sync.WaitGroup // deliveries under way; only added to while not closed
+}
+
+// An endpoint is one member of etcd.
+type endpoint struct {
+	name   string
+	client *clientv3.Client // nil: it could not be made
+
+	// Guarded by sharer.mu.
+	well bool
+	err  error // why not; nil: it was not tried yet
+}
+
+func newSharer(c *Control, o EtcdOptions) *sharer {
+	s := &sharer{c: c, prefix: strings.TrimSuffix(o.Prefix, "/"), pending: map[string]Record{}, warned: map[string]int64{}}
+	if s.prefix == "" {
+		s.prefix = "/gslbd"
+	}
+	s.prefix += "/records/"
+	for r := range c.set.Load().all() {
+		s.pending[r.key()] = r
+	}
+	// The client's own messages are for whoever debugs it.
+	quiet := c.log.Named("etcd").WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core { return demoted{core} }))
+	for _, name := range o.Endpoints {
+		client, err := clientv3.New(clientv3.Config{
+			Endpoints: []string{name}, TLS: o.TLS, Logger: quiet, MaxUnaryRetries: 1,
+			DialOptions: []grpc.DialOption{
+				grpc.WithConnectParams(grpc.ConnectParams{
+					Backoff:           backoff.Config{BaseDelay: backoffMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: backoffMax},
+					MinConnectTimeout: callFor,
+				}),
+				grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: callFor}),
+			},
+		})
+		s.endpoints = append(s.endpoints, &endpoint{name: name, client: client, err: err})
+	}
+	return s
+}
+
+// demoted writes everything at debug.
+type demoted struct{ zapcore.Core }
+
+func (d demoted) Enabled(zapcore.Level) bool          { return d.Core.Enabled(zapcore.DebugLevel) }
+func (d demoted) With(f []zapcore.Field) zapcore.Core { return demoted{d.Core.With(f)} }
+func (d demoted) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	e.Level = zapcore.DebugLevel
+	return d.Core.Check(e, ce)
+}
+
+// run keeps every endpoint compared and watched until ctx is done.
+func (s *sharer) run(ctx context.Context) {
+	var all sync.WaitGroup
+	for _, ep := range s.endpoints {
+		if ep.client == nil {
+			s.c.log.Error("etcd endpoint cannot be used", zap.String("endpoint", ep.name), zap.Error(ep.err))
+			continue
+		}
+		all.Go(func() { s.follow(ctx, ep) })
+	}
+	all.Wait()
+}
+
+// follow compares and watches one endpoint, again after each error.
+func (s *sharer) follow(ctx context.Context, ep *endpoint) {
+	wait := backoffMin
+	for {
+		compared, err := s.watch(ctx, ep)
+		if ctx.Err() != nil {
+			return
+		}
+		s.note(ep, err)
+		if compared {
+			wait = backoffMin
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, backoffMax)
+	}
+}
+
+// note keeps how an endpoint is, and logs when that changes.
+func (s *sharer) note(ep *endpoint, err error) {
+	s.mu.Lock()
+	changed := ep.well != (err == nil) || (err != nil && ep.err == nil)
+	ep.well, ep.err = err == nil, err
+	s.mu.Unlock()
+	switch {
+	case !changed:
+	case err == nil:
+		s.c.log.Info("etcd endpoint answers", zap.String("endpoint", ep.name))
+	default:
+		s.c.log.Warn("etcd endpoint away", zap.String("endpoint", ep.name), zap.Error(err))
+	}
+}
+
+// watch compares, and takes what arrives from then on, until something fails. compared says that the first comparison
+// went well.
+func (s *sharer) watch(ctx context.Context, ep *endpoint) (compared bool, err error) {
+	rev, err := s.compare(ctx, ep)
+	if err != nil {
+		return false, err
+	}
+	s.note(ep, nil)
+	// Without a leader nothing would arrive, and nothing would say so.
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	events := ep.client.Watch(ctx, s.prefix, clientv3.WithPrefix(), clientv3.WithRev(rev+1))
+	last := time.Now()
+	ticker := time.NewTicker(redeliverEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return true, ctx.Err()
+		case <-ticker.C:
+			if s.waiting() == 0 && time.Since(last) < compareEvery {
+				continue
+			}
+			if _, err := s.compare(ctx, ep); err != nil {
+				return true, err
+			}
+			last = time.Now()
+		case w, ok := <-events:
+			if !ok {
+				return true, errors.New("the watch ended")
+			}
+			if err := w.Err(); err != nil {
+				return true, err
+			}
+			var recs []Record
+			for _, ev := range w.Events {
+				if ev.Type != clientv3.EventTypePut { // what is deleted has ended long ago, or comes back at the next comparison
+					continue
+				}
+				if r, ok := s.decode(string(ev.Kv.Key), ev.Kv.Value, ev.Kv.ModRevision); ok {
+					recs = append(recs, r)
+				}
+			}
+			s.seen(recs)
+		}
+	}
+}
+
+// decode reads a record of etcd. One that cannot be read is left alone, and logged once.
+func (s *sharer) decode(key string, value []byte, rev int64) (Record, bool) {
+	r, err := decodeRecord(value)
+	if err == nil && s.prefix+r.key() != key {
+		err = fmt.Errorf("it belongs to %s", r.key())
+	}
+	if err == nil {
+		return r, true
+	}
+	s.mu.Lock()
+	old, known := s.warned[key]
+	s.warned[key] = rev
+	s.mu.Unlock()
+	if !known || old != rev {
+		s.c.log.Warn("record in etcd cannot be read and is left alone", zap.String("key", quote(key)), zap.Error(err))
+	}
+	return Record{}, false
+}
+
+// seen takes records that etcd has.
+func (s *sharer) seen(recs []Record) {
+	s.c.arrived(recs)
+	set := s.c.set.Load()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range recs {
+		ours, ok := set.record(r.kind())
+		switch {
+		case ok && same(ours, r):
+			delete(s.pending, r.key())
+		case ok:
+			s.pending[r.key()] = ours
+		}
+	}
+}
+
+// compare delivers both ways what either side lacks, and purges both. It returns the revision of etcd that it saw.
+func (s *sharer) compare(ctx context.Context, ep *endpoint) (rev int64, err error) {
+	get, cancel := context.WithTimeout(ctx, callFor)
+	defer cancel()
+	resp, err := ep.client.Get(get, s.prefix, clientv3.WithPrefix())
+	if err != nil {
+		return 0, err
+	}
+	var theirs []Record
+	there := map[string]bool{}
+	all := s.c.set.Load().clone()
+	for _, kv := range resp.Kvs {
+		if r, ok := s.decode(string(kv.Key), kv.Value, kv.ModRevision); ok {
+			theirs = append(theirs, r)
+			there[r.key()] = true
+			all.add(r)
+		}
+	}
+	old := all.purgeable(s.c.now())
+	purged := map[string]bool{}
+	for _, r := range old {
+		purged[r.key()] = true
+	}
+	live := theirs[:0]
+	for _, r := range theirs {
+		if !purged[r.key()] {
+			live = append(live, r)
+		}
+	}
+	s.seen(live)
+	var lack []Record
+	s.mu.Lock()
+	for r := range s.c.set.Load().all() {
+		key := r.key()
+		if purged[key] {
+			delete(s.pending, key)
+			continue
+		}
+		if _, pending := s.pending[key]; pending || !there[key] {
+			s.pending[key] = r
+			lack = append(lack, r)
+		}
+	}
+	s.mu.Unlock()
+	if err := s.deliver(ctx, ep, lack); err != nil {
+		return 0, err
+	}
+	for len(old) > 0 {
+		n := min(len(old), batchRecords)
+		var ops []clientv3.Op
+		for _, r := range old[:n] {
+			ops = append(ops, clientv3.OpDelete(s.prefix+r.key()))
+		}
+		if err := s.commit(ctx, ep, nil, ops, nil, nil); err != nil {
+			return 0, err
+		}
+		s.c.purge(old[:n])
+		old = old[n:]
+	}
+	return resp.Header.Revision, nil
+}
+
+// commit runs one transaction. ok, if not nil, is set to whether its conditions held.
+func (s *sharer) commit(ctx context.Context, ep *endpoint, conditions []clientv3.Cmp, then, otherwise []clientv3.Op, out **clientv3.TxnResponse) error {
+	ctx, cancel := context.WithTimeout(ctx, callFor)
+	defer cancel()
+	resp, err := ep.client.Txn(ctx).If(conditions...).Then(then...).Else(otherwise...).Commit()
+	if err == nil && out != nil {
+		*out = resp
+	}
+	return err
+}
+
+// deliver puts records into etcd where it lacks them.
+func (s *sharer) deliver(ctx context.Context, ep *endpoint, recs []Record) error {
+	for len(recs) > 0 {
+		var conditions []clientv3.Cmp
+		var puts []clientv3.Op
+		n, size := 0, 0
+		for n < len(recs) && n < batchRecords {
+			b := recs[n].encode()
+			if size += len(b); n > 0 && size > batchBytes {
+				break
+			}
+			key := s.prefix + recs[n].key()
+			conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(key), "=", 0))
+			puts = append(puts, clientv3.OpPut(key, string(b)))
+			n++
+		}
+		var resp *clientv3.TxnResponse
+		if err := s.commit(ctx, ep, conditions, puts, nil, &resp); err != nil {
+			return err
+		}
+		if resp.Succeeded {
+			s.delivered(recs[:n])
+		} else {
+			for _, r := range recs[:n] {
+				if err := s.deliverOne(ctx, ep, r); err != nil {
+					return err
+				}
+			}
+		}
+		recs = recs[n:]
+	}
+	return nil
+}
+
+// deliverOne puts a record into etcd, or merges it with the one that is there.
+func (s *sharer) deliverOne(ctx context.Context, ep *endpoint, r Record) error {
+	key := s.prefix + r.key()
+	var rev int64 // of what is there; 0: nothing
+	for range 5 { // whoever is in our way does the same
+		var resp *clientv3.TxnResponse
+		put, get := clientv3.OpPut(key, string(r.encode())), clientv3.OpGet(key)
+		if err := s.commit(ctx, ep, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", rev)}, []clientv3.Op{put}, []clientv3.Op{get}, &resp); err != nil {
+			return err
+		}
+		if resp.Succeeded {
+			s.delivered([]Record{r})
+			return nil
+		}
+		kvs := resp.Responses[0].GetResponseRange().Kvs
+		if rev = 0; len(kvs) == 0 {
+			continue
+		}
+		there, ok := s.decode(key, kvs[0].Value, kvs[0].ModRevision)
+		if !ok { // it stays pending, and Problems tells
+			return nil
+		}
+		rev = kvs[0].ModRevision
+		s.seen([]Record{there})
+		if r = merge(r, there); same(r, there) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// delivered notes that etcd has the records.
+func (s *sharer) delivered(recs []Record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range recs {
+		if p, ok := s.pending[r.key()]; ok && same(p, r) {
+			delete(s.pending, r.key())
+		}
+	}
+}
+
+// share delivers recs, of which those in fresh are new here, and reports whether etcd has all of them within shareFor.
+// Those that it has not are delivered later, though whoever gave them may have left.
+func (s *sharer) share(ctx context.Context, fresh, recs []Record) bool {
+	s.mu.Lock()
+	for _, r := range fresh {
+		s.pending[r.key()] = r
+	}
+	var out []Record
+	for _, r := range recs {
+		if p, ok := s.pending[r.key()]; ok {
+			out = append(out, p)
+		}
+	}
+	if len(out) == 0 || s.closed {
+		s.mu.Unlock()
+		return len(out) == 0
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shareFor)
+	answers := make(chan error, len(s.endpoints))
+	n := 0
+	for _, ep := range s.endpoints {
+		if ep.client != nil {
+			n++
+			s.flying.Go(func() { answers <- s.deliver(ctx, ep, out) })
+		}
+	}
+	s.mu.Unlock()
+	defer cancel()
+	for ; n > 0; n-- {
+		if err := <-answers; err == nil {
+			break
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range out {
+		if _, ok := s.pending[r.key()]; ok {
+			s.failed = true
+			return false
+		}
+	}
+	s.failed = false
+	return true
+}
+
+// has reports whether etcd is known to have the record.
+func (s *sharer) has(r Record) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, pending := s.pending[r.key()]
+	return !pending
+}
+
+// waiting returns how many records etcd is not known to have.
+func (s *sharer) waiting() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.pending)
+}
+
+// problem says what is wrong; "": nothing.
+func (s *sharer) problem() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var why error
+	for _, ep := range s.endpoints {
+		if ep.well {
+			if s.failed && len(s.pending) > 0 {
+				return fmt.Sprintf("etcd takes no records: %d of them are on this gslbd only, and are delivered when it does", len(s.pending))
+			}
+			return ""
+		}
+		if ep.err != nil && why == nil {
+			why = fmt.Errorf("%s: %w", ep.name, ep.err)
+		}
+	}
+	if why == nil { // none was tried yet
+		return ""
+	}
+	return fmt.Sprintf("etcd: none of %d endpoints answers (%v): orders hold on the gslbd that is given them only, %d records are not delivered, and are when it answers",
+		len(s.endpoints), why, len(s.pending))
+}
+
+// close ends the clients. It may be called more than once.
+func (s *sharer) close() {
+	s.mu.Lock()
+	closed := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if closed {
+		return
+	}
+	s.flying.Wait()
+	for _, ep := range s.endpoints {
+		if ep.client != nil {
+			_ = ep.client.Close() // the connection's end; nothing is lost by it
+		}
+	}
+}
