@@ -98,6 +98,8 @@ type Control struct {
 	epoch     uint64            // of the snapshot whose names were used
 	latchedAt map[string]time.Time
 
+	evac progress // of evacuations; see stepOn
+
 	// mu protects what follows. It is held for moments only; lock order: writing, mu.
 	mu    sync.Mutex
 	marks map[string]string // what only this gslbd is to know, as journaled
@@ -168,6 +170,7 @@ func (c *Control) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			sharing.Wait()
+			c.evac.wg.Wait()
 			return c.Close()
 		case <-c.wake:
 		case <-ticker.C:
@@ -382,6 +385,9 @@ type view struct {
 	cfg   *Config
 	names *names
 	snap  *state.Snapshot // nil before the Store was configured
+
+	once sync.Once
+	pic  *picture // see picture()
 }
 
 // view returns the present view as of now.

@@ -1,0 +1,241 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// execRetry is how long a run of the program that failed is left alone.
+const execRetry = time.Minute
+
+// The marks say what only this gslbd does: another one that knows the same records must not run the program too. That
+// of an evacuation is markAsked until the program has removed everything, then markDone.
+const (
+	executeMark = "execute/" // and the evacuation's id
+	restoreMark = "restore/" // and the restoration's id
+	markAsked   = "asked"
+	markDone    = "done"
+)
+
+// programs runs the operator's program, one run at a time, beside Run: nothing else waits for it.
+type programs struct {
+	wg sync.WaitGroup
+
+	// mu protects what follows.
+	mu      sync.Mutex
+	running string             // the id of the evacuation that it runs for; "": it does not run
+	failed  map[string]failure // by the id of the evacuation and the verb
+}
+
+type failure struct {
+	why   string
+	retry time.Time
+}
+
+// busyWith reports whether the program runs for the evacuation.
+func (g *programs) busyWith(id string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.running == id
+}
+
+// state returns what became of the last run of the verb for the evacuation.
+func (g *programs) state(id, verb string) (running bool, last failure) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.running == id, g.failed[id+"/"+verb]
+}
+
+// start starts the next run that is due, unless one is under way.
+func (g *programs) start(ctx context.Context, c *Control, pic *picture) {
+	for _, e := range pic.all {
+		p := e.part(TypeExec)
+		if p == nil || !p.open() {
+			continue
+		}
+		var job func(context.Context, *part) error
+		verb := verbRemove
+		switch {
+		case p.stays() && p.begun && c.mark(executeMark+e.ID) == markAsked:
+			job = c.remove
+		case p.restoring() && p.heir == nil && len(p.lines) > 0 && c.putsBack(p):
+			job, verb = c.putBack, verbAdd
+		default:
+			continue
+		}
+		g.mu.Lock()
+		if g.running != "" {
+			g.mu.Unlock()
+			return
+		}
+		run := e.ID + "/" + verb
+		if f, ok := g.failed[run]; ok && pic.now.Before(f.retry) {
+			g.mu.Unlock()
+			continue
+		}
+		g.running = e.ID
+		g.mu.Unlock()
+		g.wg.Go(func() {
+			err := job(ctx, p)
+			g.ended(run, err, c.now())
+			switch {
+			case err == nil:
+				c.log.Info("evacuation program done", zap.String("evacuation", e.ID), zap.String("verb", verb))
+			case ctx.Err() == nil:
+				c.log.Error("evacuation program failed", zap.String("evacuation", e.ID), zap.String("verb", verb),
+					zap.Duration("retry", execRetry), zap.Error(err))
+			}
+			c.kick()
+		})
+		return
+	}
+}
+
+func (g *programs) ended(run string, err error, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.running = ""
+	if err == nil {
+		delete(g.failed, run)
+		return
+	}
+	if g.failed == nil {
+		g.failed = map[string]failure{}
+	}
+	g.failed[run] = failure{why: strings.TrimPrefix(err.Error(), "control: "), retry: now.Add(execRetry)}
+}
+
+// putsBack reports whether it is this gslbd that runs the program to put back what the part took: the one that was asked
+// to restore, or, where nobody was, the one that took it.
+func (c *Control) putsBack(p *part) bool {
+	for _, r := range p.by {
+		if c.mark(restoreMark+r.ID) != "" {
+			return true
+		}
+	}
+	return len(p.by) == 0 && c.mark(executeMark+p.of.ID) != ""
+}
+
+// remove takes what the program lists for the zone out of service. It may be broken off anywhere and begun again: what
+// is about to be removed is in the ledger before, and what has been is no longer in service.
+func (c *Control) remove(ctx context.Context, p *part) error {
+	x := c.cfg.Load().Exec
+	all, err := x.list(ctx)
+	if err != nil {
+		return err
+	}
+	e := p.of
+	v := c.view(c.now())
+	if i := slices.IndexFunc(v.picture().all, func(o *evacuation) bool { return o.ID == e.ID }); i < 0 || !v.picture().all[i].part(TypeExec).stays() {
+		return nil // restored while the program listed
+	}
+	var out []Listed
+	w := &writer{pic: v.picture(), fresh: map[string]bool{}}
+	for _, l := range all {
+		if !l.in() || v.names.zoneID(l.Zone) != v.names.zoneID(e.Zone) {
+			continue
+		}
+		id := e.takenID(TypeExec, l.ID)
+		if v.ended(id) != nil {
+			continue
+		}
+		out = append(out, l)
+		if v.taken[id] == nil {
+			w.take(e, TypeExec, l.ID, "", []string{l.State}, v.now)
+		}
+	}
+	if len(w.recs) > 0 {
+		if err := c.keep(ctx, nil, w.recs...); err != nil {
+			return err
+		}
+	}
+	if len(out) > 0 {
+		if err := x.change(ctx, verbRemove, out); err != nil {
+			return err
+		}
+	}
+	return c.keep(ctx, map[string]string{executeMark + e.ID: markDone})
+}
+
+// putBack puts what the part took and is still out of service back as it was. It may be broken off anywhere and begun
+// again.
+func (c *Control) putBack(ctx context.Context, p *part) error {
+	x := c.cfg.Load().Exec
+	all, err := x.list(ctx)
+	if err != nil {
+		return err
+	}
+	v := c.view(c.now())
+	w := &writer{pic: v.picture(), fresh: map[string]bool{}}
+	var in []Listed
+	var lines []*Taken
+	for _, t := range sorted(p.lines) {
+		if v.ended(t.ID) != nil {
+			continue
+		}
+		i := slices.IndexFunc(all, func(l Listed) bool { return l.ID == t.Resource })
+		switch {
+		case i < 0:
+			w.back(p, t, true)
+		case all[i].in() || len(t.Removed) == 0: // someone has put it back already
+			w.back(p, t, false)
+		default:
+			in = append(in, Listed{ID: t.Resource, Zone: all[i].Zone, State: t.Removed[0]})
+			lines = append(lines, t)
+		}
+	}
+	if len(in) > 0 {
+		if err := x.change(ctx, verbAdd, in); err != nil {
+			return err
+		}
+		for _, t := range lines {
+			w.back(p, t, false)
+		}
+	}
+	if len(w.recs) == 0 {
+		return nil
+	}
+	if err := c.keep(ctx, nil, w.recs...); err != nil {
+		return err
+	}
+	for _, t := range w.gone {
+		c.log.Warn("resource gone, nothing to restore", zap.String("id", t.ID))
+	}
+	return nil
+}
+
+// listZone lists what the program would take out of the zone.
+func (v *view) listZone(ctx context.Context, zoneID string) ([]Resource, error) {
+	all, err := v.cfg.Exec.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []Resource
+	for _, l := range all {
+		if l.in() && v.names.zoneID(l.Zone) == zoneID {
+			out = append(out, Resource{Type: TypeExec, Name: l.ID, Zone: l.Zone, Removed: []string{l.State}})
+		}
+	}
+	slices.SortFunc(out, func(a, b Resource) int { return cmp.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// sorted returns the lines by their ids.
+func sorted(lines []*Taken) []*Taken {
+	return slices.SortedFunc(slices.Values(lines), func(a, b *Taken) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// program refuses what needs the operator's program where there is none.
+func (v *view) program(what string) error {
+	if len(v.cfg.Exec.Command) > 0 {
+		return nil
+	}
+	return fmt.Errorf("control: %w: %s needs a program, and evacuation.exec.command is not set on this gslbd", ErrInvalid, what)
+}
