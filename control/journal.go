@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"hash/fnv"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -44,51 +45,36 @@ type journal struct {
 }
 
 // openJournal opens the journal in a directory and returns what could be read of it: all of it unless fault is set. It
-// creates the file where there is none. It never fails: see journal.fault.
+// never fails: see journal.fault.
+//
+// Each start writes the file anew, aside, and moves it to its place. So what is written to later is sound, whatever has
+// befallen the old file where nothing was read from (bbolt has no checksums, and its own check does not survive damaged
+// pages), and a crash while the file is made leaves none that looks damaged.
 func openJournal(dir string) (j *journal, recs []Record, marks map[string]string) {
 	j = &journal{path: filepath.Join(dir, journalFile)}
 	marks = map[string]string{}
 	err := guarded(func() error {
-		if err := j.create(); err != nil {
-			return err
+		if _, err := os.Stat(j.path); errors.Is(err, fs.ErrNotExist) {
+			return nil
 		}
-		db, err := bbolt.Open(j.path, 0o600, &bbolt.Options{Timeout: time.Second})
-		if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
-			return errors.Join(err, j.readOnly(&recs, marks))
-		}
+		old, err := bbolt.Open(j.path, 0o600, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
 		if err != nil {
 			return err
 		}
-		if recs, err = j.read(db, marks); err != nil {
-			_ = guarded(db.Close)
-			return err
-		}
-		j.db, j.count = db, uint64(len(recs))
-		return nil
+		recs, err = j.read(old, marks)
+		return errors.Join(err, guarded(old.Close))
 	})
+	if err == nil {
+		err = guarded(func() error { return j.create(recs, marks) })
+	}
 	if err != nil {
 		j.fault = j.advice(err, len(recs))
 	}
 	return j, recs, marks
 }
 
-// readOnly reads what there is where nothing can be written.
-func (j *journal) readOnly(recs *[]Record, marks map[string]string) error {
-	db, err := bbolt.Open(j.path, 0o600, &bbolt.Options{Timeout: time.Second, ReadOnly: true, PreLoadFreelist: true})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = guarded(db.Close) }()
-	*recs, err = j.read(db, marks)
-	return err
-}
-
-// create makes an empty journal where there is none: aside, and then moved to its place, so that a crash in the middle
-// does not leave a file that looks damaged.
-func (j *journal) create() error {
-	if _, err := os.Stat(j.path); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
+// create makes the journal anew with what it is to hold, and opens it.
+func (j *journal) create(recs []Record, marks map[string]string) error {
 	aside := j.path + ".new"
 	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -103,18 +89,31 @@ func (j *journal) create() error {
 				return err
 			}
 		}
-		if err := tx.Bucket(metaBucket).Put(countKey, binary.BigEndian.AppendUint64(nil, 0)); err != nil {
+		if _, err := put(tx, recs, marks); err != nil {
 			return err
 		}
-		return tx.Bucket(metaBucket).Put(formatKey, []byte(journalFormat))
+		meta := tx.Bucket(metaBucket)
+		return errors.Join(meta.Put(formatKey, []byte(journalFormat)), putCount(meta, uint64(len(recs))))
 	})
-	if err = errors.Join(err, db.Close()); err != nil {
-		return err
+	if err == nil {
+		err = os.Rename(aside, j.path)
 	}
-	if err := os.Rename(aside, j.path); err != nil {
-		return err
+	if err == nil {
+		err = syncDirectory(filepath.Dir(j.path))
 	}
-	d, err := os.Open(filepath.Dir(j.path))
+	if err != nil {
+		return errors.Join(err, db.Close())
+	}
+	j.db, j.count = db, uint64(len(recs))
+	return nil
+}
+
+func putCount(meta *bbolt.Bucket, n uint64) error {
+	return meta.Put(countKey, binary.BigEndian.AppendUint64(nil, n))
+}
+
+func syncDirectory(path string) error {
+	d, err := os.Open(path)
 	if err != nil {
 		return err
 	}
@@ -136,6 +135,7 @@ func (j *journal) read(db *bbolt.DB, marks map[string]string) (recs []Record, er
 	if info.Size() < tx.Size() {
 		err = fmt.Errorf("the file is cut off: %d bytes of %d are there", info.Size(), tx.Size())
 	}
+	err = errors.Join(err, heads(j.path, db.Info().PageSize))
 	meta := tx.Bucket(metaBucket)
 	if meta == nil {
 		return nil, errors.Join(err, errors.New("it is no journal of gslbd"))
@@ -173,46 +173,41 @@ func (j *journal) read(db *bbolt.DB, marks map[string]string) (recs []Record, er
 		err = errors.Join(err, fmt.Errorf("%d records cannot be read, the first of them %w", bad, badWhy))
 	}
 	if c := meta.Get(countKey); len(c) != 8 || binary.BigEndian.Uint64(c) != uint64(len(recs)+bad) {
-		err = errors.Join(err, errors.New("records are missing"))
+		err = errors.Join(err, errors.New("records are missing, or there twice"))
 	}
-	b := tx.Bucket(marksBucket)
-	if b == nil {
-		return recs, errors.Join(err, errors.New("the marks are gone"))
-	}
-	err = errors.Join(err, b.ForEach(func(k, v []byte) error {
-		marks[strings.Clone(string(k))] = strings.Clone(string(v))
-		return nil
+	return recs, errors.Join(err, guarded(func() error {
+		b := tx.Bucket(marksBucket)
+		if b == nil {
+			return errors.New("the marks are gone")
+		}
+		return b.ForEach(func(k, v []byte) error {
+			marks[string(k)] = string(v)
+			return nil
+		})
 	}))
-	if err != nil {
-		return recs, err
-	}
-	return recs, check(tx)
 }
 
-// check reports whether the file is sound as a whole. Whoever calls it has read all of it: tx.Check works in a goroutine
-// of its own, where a fault could not be caught.
-func check(tx *bbolt.Tx) error {
-	pages := int(tx.Size()) / tx.DB().Info().PageSize
-	for id := 0; id < pages; id++ {
-		p, err := tx.Page(id)
-		if err != nil {
+// heads reports whether both of the file's first two pages are whole. bbolt takes the newer one that is, so that a
+// damaged one would silently take back the last order. A crash cannot leave one half-written: it is within one sector.
+func heads(path string, pageSize int) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	const header, body = 16, 56 // of a page; of what the checksum behind it is of
+	b := make([]byte, body+8)
+	for i := range 2 {
+		if _, err := f.ReadAt(b, int64(i*pageSize+header)); err != nil {
 			return err
 		}
-		if p.Type == "free" {
-			continue
-		}
-		if p.OverflowCount < 0 || id+p.OverflowCount >= pages {
-			return fmt.Errorf("page %d: it does not end within the file", id)
-		}
-		id += p.OverflowCount
-	}
-	var first error
-	for err := range tx.Check() {
-		if first == nil {
-			first = err
+		sum := fnv.New64a()
+		sum.Write(b[:body])
+		if sum.Sum64() != binary.NativeEndian.Uint64(b[body:]) {
+			return fmt.Errorf("page %d is damaged: the last order may be missing", i)
 		}
 	}
-	return first
+	return nil
 }
 
 // advice writes what is wrong with the journal and what to do, for a person at night.
@@ -231,30 +226,31 @@ func (j *journal) advice(err error, kept int) string {
 // write keeps the records, and marks of this gslbd alone (an empty value takes one away), all of them or none. When it
 // returns nil they are on the disk.
 func (j *journal) write(recs []Record, marks map[string]string) error {
-	return j.update(func(tx *bbolt.Tx) (int, error) {
-		more := 0
-		for _, r := range recs {
-			kind, id := r.kind()
-			b := tx.Bucket([]byte(kind))
-			if b.Get([]byte(id)) == nil {
-				more++
-			}
-			if err := b.Put([]byte(id), seal(r)); err != nil {
-				return 0, err
-			}
+	return j.update(func(tx *bbolt.Tx) (int, error) { return put(tx, recs, marks) })
+}
+
+func put(tx *bbolt.Tx, recs []Record, marks map[string]string) (more int, err error) {
+	for _, r := range recs {
+		kind, id := r.kind()
+		b := tx.Bucket([]byte(kind))
+		if b.Get([]byte(id)) == nil {
+			more++
 		}
-		b := tx.Bucket(marksBucket)
-		for k, v := range marks {
-			err := b.Delete([]byte(k))
-			if v != "" {
-				err = b.Put([]byte(k), []byte(v))
-			}
-			if err != nil {
-				return 0, err
-			}
+		if err := b.Put([]byte(id), seal(r)); err != nil {
+			return 0, err
 		}
-		return more, nil
-	})
+	}
+	b := tx.Bucket(marksBucket)
+	for k, v := range marks {
+		err := b.Delete([]byte(k))
+		if v != "" {
+			err = b.Put([]byte(k), []byte(v))
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	return more, nil
 }
 
 // remove takes records out.
@@ -291,7 +287,7 @@ func (j *journal) update(do func(tx *bbolt.Tx) (int, error)) error {
 				return err
 			}
 			count = uint64(int64(j.count) + int64(more))
-			return tx.Bucket(metaBucket).Put(countKey, binary.BigEndian.AppendUint64(nil, count))
+			return putCount(tx.Bucket(metaBucket), count)
 		})
 		faulted = false
 		return err

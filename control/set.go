@@ -256,6 +256,11 @@ func (s *set) purgeable(now time.Time) []Record {
 			live[id] = true
 		}
 		keep(id, f.Created)
+		for _, l := range f.Latches {
+			if live[l] { // it may have no other end
+				live[id] = true
+			}
+		}
 	}
 	var out []Record
 	for r := range s.all() {

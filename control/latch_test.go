@@ -1,0 +1,102 @@
+package control
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"gslbd/state"
+)
+
+func TestLatchesAndFailbacks(t *testing.T) {
+	now := time.Now().UTC()
+	at := func(s int) time.Time { return now.Add(time.Duration(s) * time.Second) }
+	latch := func(id string, s int) Record {
+		return Record{Latch: &Latch{ID: id, Created: at(s), Service: "www", Why: "why " + id}}
+	}
+	failback := func(id string, s int, names ...string) Record {
+		return Record{Failback: &Failback{ID: id, Created: at(s), Author: "kim", Service: "www", Latches: names}}
+	}
+	for _, tt := range []struct {
+		name string
+		recs []Record
+		want state.Latch
+	}{
+		{"none", nil, state.Latch{}},
+		{"one", []Record{latch("a", 0)}, state.Latch{ID: "a", Why: "why a"}},
+		{"the newest", []Record{latch("b", 1), latch("a", 0)}, state.Latch{ID: "b", Why: "why b"}},
+		{"failed back", []Record{latch("a", 0), latch("b", 1), failback("f", 2)}, state.Latch{Failback: "f"}},
+		{"failed over again", []Record{latch("a", 0), failback("f", 2), latch("b", 3)}, state.Latch{ID: "b", Why: "why b", Failback: "f"}},
+		{"named although later", []Record{latch("a", 5), failback("f", 2, "a")}, state.Latch{Failback: "f"}},
+		{"the last failback", []Record{failback("g", 3), failback("f", 2)}, state.Latch{Failback: "g"}},
+		{"another service", []Record{latch("a", 0), {Failback: &Failback{ID: "f", Created: at(1), Service: "api"}}}, state.Latch{ID: "a", Why: "why a"}},
+		{"tombstone", []Record{latch("a", 0), {Tombstone: &Tombstone{ID: "a", Created: at(1)}}}, state.Latch{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newSet()
+			for _, r := range tt.recs {
+				s.add(r)
+			}
+			if got := s.latchesInForce()["www"]; got != tt.want {
+				t.Errorf("%+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestNewLatchIsLaterThanTheLastFailback(t *testing.T) {
+	now := time.Now().UTC()
+	s := newSet()
+	s.add(Record{Failback: &Failback{ID: newID(), Created: now.Add(10 * time.Second), Author: "kim", Service: "www"}})
+	l := s.newLatch(&state.Service{Name: "www", PoolSince: now, PoolWhy: "1 of 4 primary servers healthy, ratio 0.5"}, "gslb1", now)
+	if err := (Record{Latch: &l}).validate(); err != nil {
+		t.Fatal(err)
+	}
+	s.add(Record{Latch: &l})
+	if got := s.latchesInForce()["www"]; got.ID != l.ID || !strings.Contains(got.Why, "gslb1 failed over at "+clock(now)+": 1 of 4") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestFailbackIsJudged(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		svc     state.Service
+		latched bool
+		nothing string
+		err     string
+	}{
+		{"held", state.Service{Failback: state.FailbackManual, Pool: state.Backup, Held: true}, true, "", ""},
+		{"held, no latch yet", state.Service{Failback: state.FailbackManual, Pool: state.Backup, Held: true}, false, "", ""},
+		{"too few", state.Service{Failback: state.FailbackManual, Pool: state.Backup, PoolWhy: "1 of 4 primary servers healthy"}, true, "", "do not suffice: 1 of 4 primary servers healthy"},
+		{"held elsewhere", state.Service{Failback: state.FailbackManual, Pool: state.Primary}, true, "", ""},
+		{"in the primaries", state.Service{Failback: state.FailbackManual, Pool: state.Primary}, false, "primaries of www are in force", ""},
+		{"auto", state.Service{Failback: state.FailbackAuto, Pool: state.Backup}, false, "has failback auto", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.svc.Name = "www"
+			nothing, err := judgeFailback(&tt.svc, tt.latched)
+			if (nothing == "") != (tt.nothing == "") || !strings.Contains(nothing, tt.nothing) {
+				t.Errorf("nothing to do: %q", nothing)
+			}
+			if tt.err != "" {
+				expectError(t, err, ErrRefused, tt.err)
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestFailbackCalls(t *testing.T) {
+	c := openControl(t, t.TempDir())
+	f := Failback{ID: newID(), Created: time.Now().UTC(), Author: "kim", Service: "nowhere"}
+	_, err := c.Failback(context.Background(), f, Caller{})
+	expectError(t, err, ErrNotFound, `no service "nowhere"`, "api.example.com, shop.example.com, www.example.com")
+	f.Service = "shop.example.com"
+	r, err := c.Failback(context.Background(), f, Caller{})
+	if err != nil || !r.Repeated || len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "nothing to do") {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
