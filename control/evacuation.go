@@ -111,8 +111,9 @@ func (c *Control) evacuate(ctx context.Context, r EvacuationRequest) (Receipt, e
 			}
 		}
 	}
+	// What came from another gslbd is run by the one that was asked.
 	var marks map[string]string
-	if r.Execute && slices.Contains(e.Types, TypeExec) && c.mark(executeMark+e.ID) == "" {
+	if r.Execute && v.evacuations[r.ID] == nil && v.unrun(&e) && c.mark(executeMark+e.ID) == "" {
 		marks = map[string]string{executeMark + e.ID: markAsked}
 	}
 	var err error
@@ -121,6 +122,16 @@ func (c *Control) evacuate(ctx context.Context, r EvacuationRequest) (Receipt, e
 		return Receipt{}, err
 	}
 	return receipt, nil
+}
+
+// unrun reports whether the evacuation has a program to run that has taken nothing yet.
+func (v *view) unrun(e *Evacuation) bool {
+	for _, known := range v.picture().all {
+		if p := known.part(TypeExec); known.ID == e.ID && p != nil && len(p.lines) > 0 {
+			return false
+		}
+	}
+	return slices.Contains(e.Types, TypeExec)
 }
 
 // normal returns the evacuation with its defaults and its zone's id. The order of types does not matter.

@@ -107,10 +107,15 @@ func (pic *picture) waitsFor(p *part) string {
 }
 
 func (pic *picture) agentState(p *part) (word, why string) {
-	serving := pic.serving(p.of.zone)
-	word, why = evacuated, count(len(p.lines), "server")+" drained"
+	serving, drained := pic.serving(p.of.zone), 0
+	for _, s := range p.of.zone.sites {
+		for _, d := range s.InDrain {
+			drained += len(d.Servers)
+		}
+	}
+	word, why = evacuated, count(drained, "server")+" in drain"
 	if serving > 0 {
-		word, why = evacuating, fmt.Sprintf("%d of %s drained", len(p.lines), count(len(p.lines)+serving, "server"))
+		word, why = evacuating, fmt.Sprintf("%d of %s in drain", drained, count(drained+serving, "server"))
 	}
 	remarks, silent := p.of.zone.remarks()
 	if silent {

@@ -161,6 +161,14 @@ func (c *Control) remove(ctx context.Context, p *part) error {
 			return err
 		}
 	}
+	// Another gslbd may have been asked to restore while the program ran here, and seen as in service what it then removed.
+	v = c.view(c.now())
+	back := slices.DeleteFunc(out, func(l Listed) bool { return v.ended(e.takenID(TypeExec, l.ID)) == nil })
+	if len(back) > 0 {
+		if err := x.change(ctx, verbAdd, back); err != nil {
+			return fmt.Errorf("restored while the program ran: %w", err)
+		}
+	}
 	return c.keep(ctx, map[string]string{executeMark + e.ID: markDone})
 }
 
