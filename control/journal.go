@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 )
 
 const (
@@ -214,7 +215,7 @@ func heads(path string, pageSize int) error {
 func (j *journal) advice(err error, kept int) string {
 	what := strings.ReplaceAll(err.Error(), "\n", "; ")
 	switch {
-	case errors.Is(err, bbolt.ErrTimeout):
+	case errors.Is(err, bbolterrors.ErrTimeout):
 		return fmt.Sprintf("journal of orders %s: another process holds the file; new orders are refused. Stop that process, then restart gslbd", j.path)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOSPC):
 		return fmt.Sprintf("journal of orders %s: %s; the %d records in it are in force, new orders are refused. Make the directory writable by gslbd and free space on it, then restart gslbd", j.path, what, kept)
