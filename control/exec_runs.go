@@ -39,13 +39,6 @@ type failure struct {
 	retry time.Time
 }
 
-// busyWith reports whether the program runs for the evacuation.
-func (g *programs) busyWith(id string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.running == id
-}
-
 // state returns what became of the last run of the verb for the evacuation.
 func (g *programs) state(id, verb string) (running bool, last failure) {
 	g.mu.Lock()
@@ -137,7 +130,7 @@ func (c *Control) remove(ctx context.Context, p *part) error {
 		return nil // restored while the program listed
 	}
 	var out []Listed
-	w := &writer{pic: v.picture(), fresh: map[string]bool{}}
+	w := &writer{pic: v.picture()}
 	for _, l := range all {
 		if !l.in() || v.names.zoneID(l.Zone) != v.names.zoneID(e.Zone) {
 			continue
@@ -181,7 +174,7 @@ func (c *Control) putBack(ctx context.Context, p *part) error {
 		return err
 	}
 	v := c.view(c.now())
-	w := &writer{pic: v.picture(), fresh: map[string]bool{}}
+	w := &writer{pic: v.picture()}
 	var in []Listed
 	var lines []*Taken
 	for _, t := range sorted(p.lines) {

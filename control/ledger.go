@@ -115,7 +115,7 @@ func (g *progress) kept(log *zap.Logger, err error) {
 // ledger returns the records that are to be written now: lines of what has been taken, tombstones of what has been put
 // back and of the parts that are over with it. gone are lines of what is not there any more.
 func (pic *picture) ledger(g *progress) (recs []Record, gone []*Taken) {
-	w := &writer{pic: pic, fresh: map[string]bool{}}
+	w := &writer{pic: pic}
 	w.drained()
 	for _, e := range pic.all {
 		for _, p := range e.parts {
@@ -131,7 +131,7 @@ func (pic *picture) ledger(g *progress) (recs []Record, gone []*Taken) {
 				w.over(p)
 			case p.typ == TypeAgent && p.free && p.open():
 				w.servers(p, g)
-			case p.typ == TypeExec && p.free && p.open() && len(p.lines) == 0 && !g.busyWith(e.ID):
+			case p.typ == TypeExec && p.free && p.open() && len(p.lines) == 0:
 				w.over(p)
 			}
 		}
@@ -141,10 +141,9 @@ func (pic *picture) ledger(g *progress) (recs []Record, gone []*Taken) {
 
 // A writer gathers the records that are to be written.
 type writer struct {
-	pic   *picture
-	recs  []Record
-	gone  []*Taken
-	fresh map[string]bool // evacuation and type of lines among recs
+	pic  *picture
+	recs []Record
+	gone []*Taken
 }
 
 // take adds a line.
@@ -153,7 +152,6 @@ func (w *writer) take(e *evacuation, typ, resource, more string, removed []strin
 	if len(id) > maxID || !printable(id) {
 		return
 	}
-	w.fresh[e.partID(typ)] = true
 	w.recs = append(w.recs, Record{Taken: &Taken{
 		ID: id, Evacuation: e.ID, Zone: e.zone.id, Type: typ, Resource: resource, Removed: removed,
 		Created: at.UTC().Round(0), Author: e.Author, Reason: e.Reason,
@@ -245,7 +243,7 @@ func (w *writer) servers(p *part, g *progress) {
 			left++
 		}
 	}
-	if left == 0 && !w.fresh[p.of.partID(TypeAgent)] {
+	if left == 0 {
 		w.over(p)
 	}
 }
