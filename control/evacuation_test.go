@@ -881,6 +881,81 @@ func TestDrainedTooLate(t *testing.T) {
 	})
 }
 
+// The same through the Store: its answers to reports tell the agent, and its snapshots tell what the agent did.
+func TestReportsDrainAndRestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		c := w.open(t.TempDir())
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 2)
+		go func() { done <- c.opts.Store.Run(ctx) }()
+		go func() { done <- c.Run(ctx) }()
+		servers := map[string]state.ServerState{"s1": state.ServerUp, "s2": state.ServerUp, "s3": state.ServerDown}
+		ours := []string{}
+		report := func() {
+			t.Helper()
+			r := &state.Report{Site: "seoul", Agent: "lb1"}
+			vs := state.VirtualServer{Name: "web", Address: netip.MustParseAddr("192.0.2.1")}
+			for _, name := range slices.Sorted(maps.Keys(servers)) {
+				vs.Servers = append(vs.Servers, state.Server{Name: name, State: servers[name]})
+			}
+			r.VirtualServers = []state.VirtualServer{vs}
+			if len(ours) > 0 {
+				r.Drained = []state.DrainedServers{{VirtualServer: "web", Servers: ours}}
+			}
+			res, err := c.opts.Store.Report(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if slices.Contains(res.Drain, "web") {
+				for name, st := range servers {
+					if st == state.ServerUp {
+						servers[name] = state.ServerDrain
+						ours = append(ours, name)
+					}
+				}
+			}
+			for _, d := range res.Restore {
+				for _, name := range d.Servers {
+					if servers[name] == state.ServerDrain {
+						servers[name] = state.ServerUp
+						ours = slices.DeleteFunc(ours, func(s string) bool { return s == name })
+					}
+				}
+			}
+			time.Sleep(5 * time.Second)
+		}
+		report()
+		mustEvacuate(t, c, evacuationOf("apne2-az1", TypeMember, TypeAgent))
+		for range 10 {
+			report()
+		}
+		slices.Sort(ours)
+		if !slices.Equal(ours, []string{"s1", "s2"}) || !strings.Contains(ledger(c), "agent:seoul/web=s1 agent:seoul/web=s2") {
+			t.Errorf("drained are %s, the ledger is %s", ours, ledger(c))
+		}
+		servers["s2"] = state.ServerMaint
+		ours = []string{"s1"}
+		report()
+		mustRestore(t, c, restorationOf("apne2-az1", ""))
+		for range 4 {
+			report()
+		}
+		if servers["s1"] != state.ServerUp || servers["s2"] != state.ServerMaint || servers["s3"] != state.ServerDown || len(c.Evacuations()) > 0 {
+			t.Errorf("%v, %+v", servers, c.Evacuations())
+		}
+		if got := forced(c.opts.Store, "www.example.com"); got != "- - -" {
+			t.Error(got)
+		}
+		cancel()
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 func TestOutOfDrain(t *testing.T) {
 	told := time.Now()
 	web := func(servers ...string) []state.DrainedServers {
