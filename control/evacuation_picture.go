@@ -214,17 +214,8 @@ func (z *zone) add(svc *state.Service, m *state.Member) {
 	z.members = append(z.members, zoneMember{svc, m})
 	z.ttl = max(z.ttl, time.Duration(svc.TTL)*time.Second)
 	if m.HandedOut != nil {
-		if until := cachedUntil(m.HandedOut); until.After(z.cached) {
-			z.cached = until
-		}
+		z.cached = later(z.cached, m.HandedOut.Until())
 	}
-}
-
-func cachedUntil(h any) time.Time {
-	if u, ok := h.(interface{ Until() time.Time }); ok {
-		return u.Until()
-	}
-	return time.Time{}
 }
 
 // judge works out what is to become of the part.

@@ -788,6 +788,26 @@ func TestFailingProgram(t *testing.T) {
 	})
 }
 
+// Agents wait for the answers that were given last, also where those had a longer TTL than is configured now.
+func TestAgentsWaitForCachedAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		c := w.open(t.TempDir())
+		defer c.Close()
+		w.handedOut = c.opts.Store.Snapshot().Services[0].Members[0].HandedOut
+		w.handedOut.Mark(time.Now(), 300)
+		mustEvacuate(t, c, evacuationOf("apne2-az1", TypeMember, TypeAgent))
+		w.pass(299*time.Second, c)
+		w.expectStates(c, "member evacuating, agent waiting", "member: waits for cached answers to expire, 2 s left", "agent: begins when cached answers have expired, in 7 s")
+		w.pass(6*time.Second, c)
+		if got := w.servers["seoul/web/s1"]; got != "up" {
+			t.Errorf("s1 is %s", got)
+		}
+		w.pass(3*time.Second, c)
+		w.expectStates(c, "member evacuated, agent evacuated")
+	})
+}
+
 // The program waits for the agents, and not for ever.
 func TestProgramWaitsForAgents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
