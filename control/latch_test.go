@@ -2,8 +2,12 @@ package control
 
 import (
 	"context"
+	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gslbd/state"
@@ -99,4 +103,89 @@ func TestFailbackCalls(t *testing.T) {
 	if err != nil || !r.Repeated || len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "nothing to do") {
 		t.Errorf("%+v, %v", r, err)
 	}
+}
+
+// TestManualFailbackOfAFleet lets one of two gslbd see a failure: both stay in the backups until the failback, which both
+// follow.
+func TestManualFailbackOfAFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		start := func(name string) *Control {
+			s, err := state.New(state.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			member := func(name string, role state.Role, last byte) state.MemberConfig {
+				return state.MemberConfig{Name: name, Site: "seoul", Role: role, Weight: 100, Addresses: [2]netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, last})}}
+			}
+			s.Configure(&state.Config{
+				Sites: []state.SiteConfig{{Name: "seoul"}},
+				Services: []state.ServiceConfig{{
+					Name: "db.example.com", Failback: state.FailbackManual, HasCheck: true,
+					Members: []state.MemberConfig{member("a", state.Primary, 1), member("b", state.Backup, 2)},
+				}},
+			})
+			running.Go(func() { _ = s.Run(ctx) })
+			c := New(Options{Directory: t.TempDir(), Node: name, Store: s})
+			running.Go(func() { _ = c.Run(ctx) })
+			return c
+		}
+		one, two := start("gslb1"), start("gslb2")
+		check := func(c *Control, member string, up bool) {
+			why := "refused"
+			if up {
+				why = ""
+			}
+			c.opts.Store.Check(state.CheckResult{Service: "db.example.com", Member: member, Family: state.V4, Up: up, Err: why})
+		}
+		pools := func() string {
+			time.Sleep(3 * time.Second)
+			for _, c := range []*Control{one, two} { // what etcd does
+				for _, to := range []*Control{one, two} {
+					to.arrived(slices.Collect(c.set.Load().all()))
+				}
+			}
+			time.Sleep(time.Second)
+			return one.opts.Store.Snapshot().Services[0].Pool.String() + " " + two.opts.Store.Snapshot().Services[0].Pool.String()
+		}
+		failback := func(c *Control) (Receipt, error) {
+			return c.Failback(ctx, Failback{ID: newID(), Created: time.Now().UTC(), Author: "kim", Service: "db.example.com"}, Caller{})
+		}
+		for _, c := range []*Control{one, two} {
+			check(c, "a", true)
+			check(c, "b", true)
+		}
+		if got := pools(); got != "primary primary" {
+			t.Fatal(got)
+		}
+		check(one, "a", false)
+		if got := pools(); got != "backup backup" {
+			t.Errorf("pools after one gslbd saw a failure: %s", got)
+		}
+		if n := len(two.set.Load().latches); n != 1 {
+			t.Errorf("%d latches for one failover", n)
+		}
+		_, err := failback(one)
+		expectError(t, err, ErrRefused, "db.example.com do not suffice", "no primary member is healthy")
+		check(one, "a", true)
+		if got := pools(); got != "backup backup" {
+			t.Errorf("pools after the primary is back: %s", got)
+		}
+		if r, err := failback(two); err != nil || r.Repeated {
+			t.Errorf("failback: %+v, %v", r, err)
+		}
+		if got := pools(); got != "primary primary" {
+			t.Errorf("pools after the failback: %s", got)
+		}
+		if r, err := failback(one); err != nil || !r.Repeated || len(r.Warnings) != 1 {
+			t.Errorf("a failback too many: %+v, %v", r, err)
+		}
+		check(two, "a", false)
+		if got := pools(); got != "backup backup" {
+			t.Errorf("pools after another failure: %s", got)
+		}
+		cancel()
+		running.Wait()
+	})
 }
