@@ -262,7 +262,7 @@ func TestDrains(t *testing.T) {
 		}
 		want := admin.Drain{
 			Service: name, Member: "virginia", Site: "virginia", Zone: "use1-az1", Forced: "drain", Why: "alice: patches",
-			CachedUntil: start.Add(30 * time.Second).UTC(), SecondsLeft: start.Add(30 * time.Second).Sub(time.Now()).Seconds(), SiteSessions: new(uint64(42)),
+			CachedUntil: start.Add(30 * time.Second).UTC(), SecondsLeft: time.Until(start.Add(30 * time.Second)).Seconds(), SiteSessions: new(uint64(42)),
 		}
 		if d := cmp.Diff([]admin.Drain{want}, l.Drains, cmp.Transformer("utc", func(t time.Time) time.Time { return t.UTC() })); d != "" {
 			t.Error(d)
@@ -488,7 +488,7 @@ func TestSnapshotOfOrders(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	site := &state.Site{Name: "seoul"}
 	svc := &state.Service{
-		Name: name, Pool: state.Backup, PoolWhy: "1 of 4 servers", PoolSince: at, Failback: state.FailbackDelay,
+		Name: name, Pool: state.Backup, PoolWhy: "1 of 4 servers", PoolSince: at, PoolServersUp: 1, PoolServers: 4, Failback: state.FailbackDelay,
 		Held: true, HeldWhy: "until the primaries were well for 60 s", HeldUntil: at.Add(time.Minute), StagedPool: state.Primary, MinServing: 2,
 		Members: []*state.Member{{
 			Name: "seoul", Site: site, Addr: [2]netip.Addr{addr("1.1.1.1")}, Up: [2]bool{true}, InPool: true,
@@ -509,7 +509,7 @@ func TestSnapshotOfOrders(t *testing.T) {
 	var got admin.Service
 	h.get("/v1/services/"+name, &got)
 	want := admin.PoolState{
-		Pool: "backup", PoolWhy: "1 of 4 servers", PoolSince: at, StagedPool: "primary",
+		Pool: "backup", PoolWhy: "1 of 4 servers", PoolSince: at, PoolServersUp: 1, PoolServers: 4, StagedPool: "primary",
 		Failback: "delay", Held: true, HeldWhy: "until the primaries were well for 60 s", HeldUntil: at.Add(time.Minute),
 	}
 	if d := cmp.Diff(want, got.PoolState); d != "" || got.MinServing != 2 {

@@ -71,10 +71,14 @@ type Service struct {
 
 // A PoolState is the pool of a service.
 type PoolState struct {
-	Pool       string    `json:"pool"` // primary or backup: whose members answer
-	PoolWhy    string    `json:"pool_why"`
-	PoolSince  time.Time `json:"pool_since,omitzero"`
-	StagedPool string    `json:"staged_pool,omitempty"` // that of the clients that staged evacuations move away, where it is another
+	Pool      string    `json:"pool"` // primary or backup: whose members answer
+	PoolWhy   string    `json:"pool_why"`
+	PoolSince time.Time `json:"pool_since,omitzero"`
+	// The primaries' servers that count in the failover share, and how many of them are healthy.
+	PoolServersUp int `json:"pool_servers_up"`
+	PoolServers   int `json:"pool_servers"`
+
+	StagedPool string `json:"staged_pool,omitempty"` // that of the clients that staged evacuations move away, where it is another
 
 	Failback  string    `json:"failback"` // auto, delay or manual
 	Held      bool      `json:"held"`     // the primaries suffice again, and failback holds the backups in force
@@ -282,6 +286,7 @@ func newService(svc *state.Service) Service {
 func newPoolState(svc *state.Service) PoolState {
 	v := PoolState{
 		Pool: svc.Pool.String(), PoolWhy: svc.PoolWhy, PoolSince: svc.PoolSince,
+		PoolServersUp: svc.PoolServersUp, PoolServers: svc.PoolServers,
 		Failback: svc.Failback.String(), Held: svc.Held, HeldWhy: svc.HeldWhy, HeldUntil: svc.HeldUntil,
 	}
 	if svc.StagedPool != svc.Pool && slices.ContainsFunc(svc.Members, func(m *state.Member) bool { return len(m.Moved) > 0 }) {

@@ -66,6 +66,9 @@ func poolText(p *admin.PoolState, now time.Time) string {
 	if !p.PoolSince.IsZero() && !now.IsZero() {
 		s += " for " + since(p.PoolSince, now)
 	}
+	if p.PoolServers > 0 {
+		s += fmt.Sprintf(", %d of %d primary servers healthy", p.PoolServersUp, p.PoolServers)
+	}
 	if p.StagedPool != "" {
 		s += ", " + p.StagedPool + " for the clients that are moved away"
 	}
