@@ -3,16 +3,11 @@ package admin
 import (
 	"bytes"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"mime"
-	"net"
 	"net/http"
-	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
@@ -26,7 +21,7 @@ import (
 
 // Options configure a Server.
 type Options struct {
-	Token string // what callers off loopback must present; empty: none are answered
+	Token string // what callers off loopback must present, unless they have a certificate; empty: there is none
 	Log   *zap.Logger
 
 	Version string
@@ -47,6 +42,13 @@ type Options struct {
 	// Ready says whether gslbd serves, and if not, why.
 	Ready func() (ok bool, why string)
 
+	// Control keeps orders. Nil: none are accepted.
+	Control Control
+
+	// Preview and Clients are what a forecast is made from: Store.Preview and Store.Clients. They come with Control.
+	Preview func(force func(service, member, site, zone string) state.Force) *state.Snapshot
+	Clients func(service string) []state.Client
+
 	// Problems returns what other rooms know to be wrong and no snapshot tells of. Nil: nothing.
 	Problems func() []Problem
 
@@ -55,7 +57,7 @@ type Options struct {
 }
 
 const (
-	// maxBody is the largest request body, in bytes. None of the calls needs more than an empty object.
+	// maxBody is the largest request body, in bytes. An order has less than a thousandth of it.
 	maxBody = 64 << 10
 	// maxScrapes is how many scrapes are answered at once.
 	maxScrapes = 4
@@ -70,7 +72,9 @@ type Server struct {
 	started time.Time
 	metrics http.Handler
 
-	reloading sync.Mutex // held while the configuration is loaded
+	reloading   sync.Mutex // held while the configuration is loaded
+	forecasting sync.Mutex // held while a forecast is made
+	strangers   strangers  // who tried to order and may not
 }
 
 // New returns a Server; its Handler is for whoever listens. It fails when two collectors export the same telemetry.
@@ -81,7 +85,7 @@ func New(opts Options) (*Server, error) {
 	}
 	registry := prometheus.NewRegistry()
 	own := []prometheus.Collector{
-		&telemetry{snapshot: opts.Snapshot, perService: opts.PerService},
+		&telemetry{snapshot: opts.Snapshot, control: opts.Control, perService: opts.PerService},
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	}
@@ -110,7 +114,17 @@ GET  /v1/services/NAME                           one service
 GET  /v1/sites/NAME                              one site and its members
 GET  /v1/rtt?resolver=ADDRESS                    round trips to a resolver's network
 GET  /v1/explain?name=&type=&client=&ecs=        how a query would be decided
-POST /v1/reload                                  load the configuration again (Content-Type: application/json)
+POST /v1/reload                                  load the configuration again
+GET  /v1/orders                                  the orders in force; one: /v1/orders/ID
+POST /v1/orders                                  force members up, to drain or down
+DELETE /v1/orders/ID                             end an order
+GET  /v1/evacuations                             evacuations, how far they are, and what they took
+POST /v1/evacuations                             evacuate a zone; with "dry_run": true, only say what that would do
+POST /v1/restorations                            put back what evacuations took
+POST /v1/failback                                go back to the primaries of a service of failback: manual
+GET  /v1/drains                                  the members that orders keep from clients, and for how long caches name them
+
+What changes something needs "Content-Type: application/json".
 
 gslbctl does the same by command.
 `
@@ -130,6 +144,24 @@ func (s *Server) Handler() http.Handler {
 	guarded.HandleFunc("GET /v1/rtt", s.rtt)
 	guarded.HandleFunc("GET /v1/explain", s.explain)
 	guarded.HandleFunc("POST /v1/reload", s.reload)
+	guarded.HandleFunc("GET /v1/drains", s.drains)
+	for pattern, h := range map[string]http.HandlerFunc{
+		"GET /v1/orders":         s.orders,
+		"GET /v1/orders/{id}":    s.order,
+		"POST /v1/orders":        s.ordering(s.force),
+		"DELETE /v1/orders/{id}": s.ordering(s.clear),
+		"GET /v1/evacuations":    s.evacuations,
+		"POST /v1/evacuations":   s.evacuate,
+		"POST /v1/restorations":  s.ordering(s.restore),
+		"POST /v1/failback":      s.ordering(s.failback),
+	} {
+		if s.opts.Control == nil {
+			h = func(w http.ResponseWriter, _ *http.Request) {
+				refuse(w, http.StatusServiceUnavailable, "this gslbd keeps no orders")
+			}
+		}
+		guarded.HandleFunc(pattern, h)
+	}
 	open.Handle("/", s.guard(guarded))
 
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -140,57 +172,6 @@ func (s *Server) Handler() http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		open.ServeHTTP(w, req)
 	})
-}
-
-// guard lets through who may use the interface (docs/operations.md).
-func (s *Server) guard(next http.Handler) http.Handler {
-	origin := http.NewCrossOriginProtection()
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		scheme, token, _ := strings.Cut(req.Header.Get("Authorization"), " ")
-		sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
-		known := s.opts.Token != "" && strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(sum[:], s.token[:]) == 1
-		switch {
-		case known:
-		case token != "" && s.opts.Token != "", !loopback(req.RemoteAddr) && s.opts.Token != "":
-			w.Header().Set("WWW-Authenticate", `Bearer realm="gslbd admin"`)
-			w.Header().Set("Connection", "close") // strangers do not keep connections
-			refuse(w, http.StatusUnauthorized, `the token is missing or wrong: send "Authorization: Bearer TOKEN" with the token of admin.token_file`)
-			return
-		case !loopback(req.RemoteAddr):
-			w.Header().Set("Connection", "close")
-			refuse(w, http.StatusForbidden, "only callers on a loopback address are answered, because admin.token_file is not set")
-			return
-		case !localHost(req.Host):
-			// A web page whose own name was pointed at a loopback address sends that name.
-			refuse(w, http.StatusForbidden, "Host: %q does not name this machine: use its address or localhost, or send the token", req.Host)
-			return
-		}
-		if req.Method != http.MethodGet && req.Method != http.MethodHead {
-			if err := origin.Check(req); err != nil {
-				refuse(w, http.StatusForbidden, "the request comes from a web page of another origin")
-				return
-			}
-			if media, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || media != "application/json" {
-				refuse(w, http.StatusUnsupportedMediaType, `send "Content-Type: application/json"`)
-				return
-			}
-			req.Body = http.MaxBytesReader(w, req.Body, maxBody)
-		}
-		next.ServeHTTP(w, req)
-	})
-}
-
-func loopback(remote string) bool {
-	a, err := netip.ParseAddrPort(remote)
-	return err == nil && a.Addr().Unmap().IsLoopback()
-}
-
-func localHost(host string) bool {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return err == nil || host == "" || strings.EqualFold(host, "localhost")
 }
 
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {

@@ -58,6 +58,8 @@ func newHouse(t *testing.T, change func(*admin.Options, *state.Config)) *house {
 		Version:    "1.2.3",
 		PerService: true,
 		Snapshot:   store.Snapshot,
+		Preview:    store.Preview,
+		Clients:    store.Clients,
 		Find: func(s *state.Snapshot, n string) (*state.Service, bool, bool) {
 			if n == "anything.cdn.example.com" {
 				n = name

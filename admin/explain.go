@@ -17,14 +17,15 @@ import (
 
 // An Explanation is how a query would be decided now.
 type Explanation struct {
-	Name    string       `json:"name"`
-	Service string       `json:"service"` // that answers for the name
-	Policy  string       `json:"policy"`
-	Type    string       `json:"type"` // A or AAAA
-	Client  Client       `json:"client"`
-	Turn    uint64       `json:"turn"` // of the rotating metrics; explaining does not advance it
-	Answer  Answer       `json:"answer"`
-	Trace   policy.Trace `json:"trace"`
+	Name    string `json:"name"`
+	Service string `json:"service"` // that answers for the name
+	Policy  string `json:"policy"`
+	Type    string `json:"type"` // A or AAAA
+	PoolState
+	Client Client       `json:"client"`
+	Turn   uint64       `json:"turn"` // of the rotating metrics; explaining does not advance it
+	Answer Answer       `json:"answer"`
+	Trace  policy.Trace `json:"trace"`
 }
 
 // A Client is whom a query is decided for.
@@ -104,8 +105,8 @@ func (s *Server) explain(w http.ResponseWriter, req *http.Request) {
 	}
 	e := Explanation{
 		Name: name, Service: svc.Name, Policy: svc.PolicyName, Type: kind,
-		Client: newClient(snap, ldns, ecs, usesECS),
-		Turn:   svc.Rotation.Turn[family].Load(),
+		PoolState: newPoolState(svc), Client: newClient(snap, ldns, ecs, usesECS),
+		Turn: svc.Rotation.Turn[family].Load(),
 	}
 	q := policy.NewQuery(len(svc.Members))
 	q.Snapshot, q.Service, q.Family = snap, svc, family

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"gslbd/control"
 	"gslbd/state"
 )
 
@@ -30,6 +31,9 @@ type Status struct {
 	Services      []Service `json:"services"`
 	Sites         []Site    `json:"sites"`
 	Zones         []Zone    `json:"zones"`
+
+	Orders      []control.OrderState      `json:"orders"`      // in force, the oldest first
+	Evacuations []control.EvacuationState `json:"evacuations"` // likewise, and those of which the ledger has something
 }
 
 // The severities of a Problem, the most serious first.
@@ -53,17 +57,33 @@ type Problem struct {
 
 // A Service is one load-balanced name.
 type Service struct {
-	Name            string    `json:"name"`
-	Aliases         []string  `json:"aliases"`
-	Policy          string    `json:"policy"`
-	TTL             uint32    `json:"ttl"` // seconds
-	Answers         int       `json:"answers"`
-	OnAllDown       string    `json:"on_all_down"`
-	Pool            string    `json:"pool"` // primary or backup: whose members answer
-	PoolWhy         string    `json:"pool_why"`
-	PoolSince       time.Time `json:"pool_since,omitzero"`
-	PoolTransitions uint64    `json:"pool_transitions"`
-	Members         []Member  `json:"members"`
+	Name            string   `json:"name"`
+	Aliases         []string `json:"aliases"`
+	Policy          string   `json:"policy"`
+	TTL             uint32   `json:"ttl"` // seconds
+	Answers         int      `json:"answers"`
+	OnAllDown       string   `json:"on_all_down"`
+	PoolTransitions uint64   `json:"pool_transitions"`
+	MinServing      int      `json:"min_serving"` // members that are up which an evacuation must leave
+	PoolState
+	Members []Member `json:"members"`
+}
+
+// A PoolState is the pool of a service.
+type PoolState struct {
+	Pool      string    `json:"pool"` // primary or backup: whose members answer
+	PoolWhy   string    `json:"pool_why"`
+	PoolSince time.Time `json:"pool_since,omitzero"`
+	// The primaries' servers that count in the failover share, and how many of them are healthy.
+	PoolServersUp int `json:"pool_servers_up"`
+	PoolServers   int `json:"pool_servers"`
+
+	StagedPool string `json:"staged_pool,omitempty"` // that of the clients that staged evacuations move away, where it is another
+
+	Failback  string    `json:"failback"` // auto, delay or manual
+	Held      bool      `json:"held"`     // the primaries suffice again, and failback holds the backups in force
+	HeldWhy   string    `json:"held_why,omitempty"`
+	HeldUntil time.Time `json:"held_until,omitzero"` // of failback: delay; absent: until an operator says so
 }
 
 // A Member is one VIP, or CNAME target, of a service.
@@ -77,10 +97,18 @@ type Member struct {
 	CNAME       string    `json:"cname,omitempty"`
 	Forced      string    `json:"forced,omitempty"` // up, drain, down or evacuated
 	ForcedWhy   string    `json:"forced_why,omitempty"`
+	ForcedSince time.Time `json:"forced_since,omitzero"`
+	Moved       []Moved   `json:"moved"`                // what staged evacuations move away
 	ServersUp   *int      `json:"servers_up,omitempty"` // absent: no report counts its servers
 	Servers     *int      `json:"servers,omitempty"`    // those that count: not in maintenance or drain
 	Transitions uint64    `json:"transitions"`
 	Addresses   []Address `json:"addresses"` // by family; with CNAME both
+}
+
+// Moved is the share of clients that a staged evacuation keeps from a member.
+type Moved struct {
+	Share float64 `json:"share"` // above 0 and below 1
+	Why   string  `json:"why"`
 }
 
 // An Address is a member in one family.
@@ -183,9 +211,18 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 		st.Zones = s.opts.Zones(snap)
 	}
 	st.Zones = list(st.Zones)
+	if s.opts.Control != nil {
+		st.Orders, st.Evacuations = s.opts.Control.Orders(), s.opts.Control.Evacuations()
+	}
+	st.Orders, st.Evacuations = list(st.Orders), list(st.Evacuations)
 	var others []Problem
 	if s.opts.Problems != nil {
 		others = s.opts.Problems()
+	}
+	if s.opts.Control != nil {
+		for _, text := range s.opts.Control.Problems() {
+			others = append(others, Problem{Severity: Critical, Subject: "orders", Text: text})
+		}
 	}
 	st.Problems = problems(&st, snap, others)
 	answer(w, st)
@@ -236,9 +273,9 @@ func canonical(name string) string { return strings.ToLower(strings.TrimSuffix(n
 func newService(svc *state.Service) Service {
 	v := Service{
 		Name: svc.Name, Aliases: list(svc.Aliases), Policy: svc.PolicyName, TTL: svc.TTL, Answers: svc.Answers,
-		OnAllDown: svc.OnAllDown.String(),
-		Pool:      svc.Pool.String(), PoolWhy: svc.PoolWhy, PoolSince: svc.PoolSince, PoolTransitions: svc.PoolTransitions,
-		Members: make([]Member, 0, len(svc.Members)),
+		OnAllDown: svc.OnAllDown.String(), PoolTransitions: svc.PoolTransitions, MinServing: svc.MinServing,
+		PoolState: newPoolState(svc),
+		Members:   make([]Member, 0, len(svc.Members)),
 	}
 	for _, m := range svc.Members {
 		v.Members = append(v.Members, newMember(m))
@@ -246,11 +283,26 @@ func newService(svc *state.Service) Service {
 	return v
 }
 
+func newPoolState(svc *state.Service) PoolState {
+	v := PoolState{
+		Pool: svc.Pool.String(), PoolWhy: svc.PoolWhy, PoolSince: svc.PoolSince,
+		PoolServersUp: svc.PoolServersUp, PoolServers: svc.PoolServers,
+		Failback: svc.Failback.String(), Held: svc.Held, HeldWhy: svc.HeldWhy, HeldUntil: svc.HeldUntil,
+	}
+	if svc.StagedPool != svc.Pool && slices.ContainsFunc(svc.Members, func(m *state.Member) bool { return len(m.Moved) > 0 }) {
+		v.StagedPool = svc.StagedPool.String()
+	}
+	return v
+}
+
 func newMember(m *state.Member) Member {
 	v := Member{
 		Name: m.Name, Site: m.Site.Name, Role: m.Role.String(), InPool: m.InPool, Weight: m.Weight, Preference: m.Preference,
-		CNAME: m.CNAME, Forced: m.Forced.String(), ForcedWhy: m.ForcedWhy, Transitions: m.Transitions,
-		Addresses: []Address{},
+		CNAME: m.CNAME, Forced: m.Forced.String(), ForcedWhy: m.ForcedWhy, ForcedSince: m.ForcedSince, Moved: []Moved{},
+		Transitions: m.Transitions, Addresses: []Address{},
+	}
+	for _, stage := range m.Moved {
+		v.Moved = append(v.Moved, Moved{Share: stage.Share, Why: stage.Why})
 	}
 	if m.HasServers {
 		v.ServersUp, v.Servers = &m.ServersUp, &m.Servers
@@ -329,6 +381,9 @@ func problems(st *Status, snap *state.Snapshot, others []Problem) []Problem {
 		if svc.Pool == state.Backup {
 			add(Warning, subject, svc.PoolSince, "its backups answer: %s", svc.PoolWhy)
 		}
+		if svc.Held {
+			add(Notice, subject, time.Time{}, "its primaries suffice again, and the backups are held: %s", svc.HeldWhy)
+		}
 		for _, m := range svc.Members {
 			memberProblems(svc, m, add)
 		}
@@ -359,9 +414,39 @@ func problems(st *Status, snap *state.Snapshot, others []Problem) []Problem {
 			add(Notice, subject, time.Time{}, "%s", w)
 		}
 	}
+	orderProblems(st, add)
 	rank := map[string]int{Critical: 0, Warning: 1, Notice: 2}
 	slices.SortStableFunc(list, func(a, b Problem) int { return rank[a.Severity] - rank[b.Severity] })
 	return list
+}
+
+// orderProblems tells of orders that do not do what whoever gave them may think.
+func orderProblems(st *Status, add func(severity, subject string, since time.Time, format string, args ...any)) {
+	for _, o := range st.Orders {
+		subject := "order " + o.ID
+		if o.Members == 0 {
+			add(Notice, subject, o.Created, "to force %s %s matches no member", targetText(o.Target), o.Action)
+		}
+		if o.Shared == hereOnly {
+			add(Warning, subject, o.Created, "to force %s %s is %s so far", targetText(o.Target), o.Action, hereOnly)
+		}
+	}
+	for _, e := range st.Evacuations {
+		subject := "evacuation " + e.ID
+		if e.Shared == hereOnly {
+			add(Warning, subject, e.Created, "of zone %s is %s so far", e.Zone, hereOnly)
+		}
+		for _, p := range e.Parts {
+			severity, text := Notice, p.State
+			if p.State == "failed" {
+				severity, text = Warning, "has failed and is tried again"
+			}
+			if p.Why != "" {
+				text += ": " + p.Why
+			}
+			add(severity, subject, e.Created, "of zone %s, type %s: %s", e.Zone, p.Type, text)
+		}
+	}
 }
 
 func memberProblems(svc *state.Service, m *state.Member, add func(severity, subject string, since time.Time, format string, args ...any)) {
@@ -388,6 +473,9 @@ func memberProblems(svc *state.Service, m *state.Member, add func(severity, subj
 		}
 	}
 	if m.Forced != state.NotForced {
-		add(Notice, subject, time.Time{}, "is forced %s: %s", m.Forced, m.ForcedWhy)
+		add(Notice, subject, m.ForcedSince, "is forced %s: %s", m.Forced, m.ForcedWhy)
+	}
+	for _, stage := range m.Moved {
+		add(Notice, subject, time.Time{}, "%.0f %% of its clients are moved away: %s", stage.Share*100, stage.Why)
 	}
 }

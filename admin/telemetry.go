@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"gslbd/control"
 	"gslbd/policy"
 	"gslbd/state"
 )
@@ -13,6 +14,7 @@ import (
 // with each other; what a reload removes is gone with the snapshot that no longer has it.
 type telemetry struct {
 	snapshot   func() *state.Snapshot
+	control    Control // nil: there are no orders
 	perService bool
 }
 
@@ -22,11 +24,14 @@ func (t *telemetry) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (t *telemetry) Collect(ch chan<- prometheus.Metric) {
+	e := exporter(ch)
+	if t.control != nil {
+		e.orders(t.control.Orders(), t.control.Evacuations())
+	}
 	snap := t.snapshot()
 	if snap == nil {
 		return
 	}
-	e := exporter(ch)
 	e.gauge("gslbd_blind", "1 while all feeds have failed at once and states are frozen.", truth(snap.Blind))
 	e.gauge("gslbd_rtt_entries", "Client networks with round trips in the table.", float64(snap.RTT.Len()))
 	now := time.Now()
@@ -42,6 +47,27 @@ func (t *telemetry) Collect(ch chan<- prometheus.Metric) {
 
 // An exporter sends samples to a scrape.
 type exporter chan<- prometheus.Metric
+
+func (e exporter) orders(orders []control.OrderState, evacuations []control.EvacuationState) {
+	byAction := map[string]int{control.Up: 0, control.Drain: 0, control.Down: 0}
+	undelivered := 0
+	for _, o := range orders {
+		byAction[o.Action]++
+		if o.Shared == hereOnly {
+			undelivered++
+		}
+	}
+	for _, v := range evacuations {
+		if v.Shared == hereOnly {
+			undelivered++
+		}
+	}
+	for action, n := range byAction {
+		e.gauge("gslbd_orders", "Orders in force, by action.", float64(n), label{"action", action})
+	}
+	e.gauge("gslbd_evacuations", "Evacuations of which something is in force or in the ledger.", float64(len(evacuations)))
+	e.gauge("gslbd_orders_undelivered", "Orders and evacuations that only this gslbd has, because etcd cannot be reached.", float64(undelivered))
+}
 
 func (e exporter) site(s *state.Site, now time.Time) {
 	l := label{"site", s.Name}

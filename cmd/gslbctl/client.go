@@ -1,17 +1,26 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"gslbd/admin"
 )
@@ -23,11 +32,33 @@ const maxAnswer = 64 << 20
 type client struct {
 	http    *http.Client
 	token   string
-	timeout time.Duration
+	timeout time.Duration // of one request
 }
+
+// A refusal is a server's answer that it does not do what it was asked.
+type refusal struct {
+	status int
+	text   string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+// refusedWith reports whether err is a server's answer with one of the statuses.
+func refusedWith(err error, statuses ...int) bool {
+	var r *refusal
+	return errors.As(err, &r) && slices.Contains(statuses, r.status)
+}
+
+// An unsureError is a failure after the request was sent: the server may have done what it asks.
+type unsureError struct{ error }
+
+func (e unsureError) Unwrap() error { return e.error }
 
 func newClient(set *settings) (*client, error) {
 	c := &client{timeout: set.timeout}
+	if set.waiting {
+		c.timeout = min(c.timeout, requestTimeout)
+	}
 	if set.timeout <= 0 {
 		return nil, usageError{fmt.Errorf("--timeout: %s is not above 0", set.timeout)}
 	}
@@ -38,21 +69,65 @@ func newClient(set *settings) (*client, error) {
 		}
 		c.token = token
 	}
+	tlsConfig, err := set.tls()
+	if err != nil {
+		return nil, err
+	}
 	c.http = &http.Client{
 		// No proxy, which would see the token, and no redirects, which would carry it elsewhere.
-		Transport:     &http.Transport{},
+		Transport:     &http.Transport{TLSClientConfig: tlsConfig},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c, nil
 }
 
-func readToken(path string) (string, error) {
+// tls returns what https servers are asked with; nil: nothing special.
+func (set *settings) tls() (*tls.Config, error) {
+	if set.ca == "" && set.certificate == "" && set.key == "" {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if set.ca != "" {
+		pem, err := os.ReadFile(set.ca)
+		if err != nil {
+			return nil, fmt.Errorf("--ca: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("--ca: %s holds no certificate in PEM form", set.ca)
+		}
+	}
+	if (set.certificate == "") != (set.key == "") {
+		return nil, usageError{errors.New("--certificate and --key go together")}
+	}
+	if set.certificate != "" {
+		if err := private(set.key); err != nil {
+			return nil, fmt.Errorf("--key: %w", err)
+		}
+		pair, err := tls.LoadX509KeyPair(set.certificate, set.key)
+		if err != nil {
+			return nil, fmt.Errorf("--certificate, --key: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// private returns an error if others can read a file that holds a secret.
+func private(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return "", err
+		return err
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return "", fmt.Errorf("%s can be read by others: chmod 600 it", path)
+		return fmt.Errorf("%s can be read by others: chmod 600 it", path)
+	}
+	return nil
+}
+
+func readToken(path string) (string, error) {
+	if err := private(path); err != nil {
+		return "", err
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -65,15 +140,29 @@ func readToken(path string) (string, error) {
 	return token, nil
 }
 
-// do sends one request and returns the body of a good answer.
-func (c *client) do(ctx context.Context, method, url string) ([]byte, error) {
+// do sends one request, with body as JSON unless it is nil, and returns the body of a good answer.
+func (c *client) do(ctx context.Context, method, url string, body any) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	var body io.Reader
-	if method == http.MethodPost {
-		body = strings.NewReader("{}")
+	var sent atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
+	text, err := c.exchange(ctx, method, url, body)
+	if err != nil && sent.Load() && !errors.As(err, new(*refusal)) {
+		err = unsureError{err}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, url, body)
+	return text, err
+}
+
+func (c *client) exchange(ctx context.Context, method, url string, body any) ([]byte, error) {
+	var content io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		content = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, url, content)
 	if err != nil {
 		return nil, err
 	}
@@ -98,19 +187,27 @@ func (c *client) do(ctx context.Context, method, url string) ([]byte, error) {
 	if resp.StatusCode == http.StatusOK && json.Valid(text) {
 		return text, nil
 	}
+	r := &refusal{status: resp.StatusCode}
 	var refused admin.Error
-	if json.Unmarshal(text, &refused) == nil && refused.Error != "" {
-		if resp.StatusCode == http.StatusUnauthorized {
-			return nil, fmt.Errorf("%s (gslbctl: --token-file)", refused.Error)
+	switch err := json.Unmarshal(text, &refused); {
+	case err != nil || refused.Error == "":
+		r.status = 0
+		r.text = resp.Status + ", which is not an answer of gslbd: is this its admin.listen?"
+		if strings.Contains(string(text), "HTTPS server") {
+			r.text = "it speaks TLS: give its address as https://"
 		}
-		return nil, errors.New(refused.Error)
+	case resp.StatusCode == http.StatusUnauthorized:
+		r.text = refused.Error + " (gslbctl: --token-file)"
+	default:
+		r.text = refused.Error
 	}
-	return nil, fmt.Errorf("%s, which is not an answer of gslbd: is this its admin.listen?", resp.Status)
+	return nil, r
 }
 
 // explain says what an operator can do about an error of the connection.
 func (c *client) explain(err error) error {
 	var dns *net.DNSError
+	var unknown x509.UnknownAuthorityError
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return errors.New("connection refused: is gslbd running, and is this its admin.listen?")
@@ -118,6 +215,93 @@ func (c *client) explain(err error) error {
 		return fmt.Errorf("no answer within %s: is this its admin.listen, and can it be reached from here?", c.timeout)
 	case errors.As(err, &dns):
 		return fmt.Errorf("no such host: %s", dns.Name)
+	case errors.As(err, &unknown):
+		return errors.New("its certificate is not of an authority that is known here: give the authority's certificate with --ca")
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return errors.New("it does not speak TLS: give its address as http://")
 	}
 	return err
+}
+
+// A result is one server's answer.
+type result struct {
+	server string
+	body   []byte
+	err    error
+}
+
+// all sends one request to every server at once, since a server that is away must not keep an order from the others. It
+// returns the results in the order of the servers.
+func (c *client) all(ctx context.Context, servers []string, method, path string, body any) []result {
+	results := make([]result, len(servers))
+	var wg sync.WaitGroup
+	for i, server := range servers {
+		wg.Go(func() {
+			text, err := c.do(ctx, method, server+path, body)
+			results[i] = result{server, text, err}
+		})
+	}
+	wg.Wait()
+	return results
+}
+
+// decode reads the answers, each as a T. The error of one that cannot be read stands in its result.
+func decode[T any](results []result) []T {
+	values := make([]T, len(results))
+	for i := range results {
+		r := &results[i]
+		if r.err != nil {
+			continue
+		}
+		if err := json.Unmarshal(r.body, &values[i]); err != nil {
+			r.err = fmt.Errorf("the answer is not that of this version of gslbd: %w", err)
+		}
+	}
+	return values
+}
+
+// present prints every answer in turn: as JSON, or as show renders it for people. It returns errFailed if one is an error.
+func present[T any](cmd *cobra.Command, set *settings, results []result, show func(server string, v T) string) error {
+	// An entry is one server's answer in the JSON of several servers.
+	type entry struct {
+		Server string          `json:"server"`
+		Answer json.RawMessage `json:"answer,omitempty"`
+		Error  string          `json:"error,omitempty"`
+	}
+	values := decode[T](results)
+	entries := make([]entry, len(results))
+	failed, shown := false, false
+	for i, r := range results {
+		entries[i] = entry{Server: r.server, Answer: r.body}
+		if r.err != nil {
+			failed = true
+			entries[i] = entry{Server: r.server, Error: r.err.Error()}
+			printf(cmd.ErrOrStderr(), "gslbctl: %s: %v\n", r.server, r.err)
+			continue
+		}
+		if text := show(r.server, values[i]); !set.json {
+			if shown && strings.Count(text, "\n") > 1 {
+				printf(cmd.OutOrStdout(), "\n")
+			}
+			printf(cmd.OutOrStdout(), "%s", text)
+			shown = true
+		}
+	}
+	if set.json {
+		var v any = entries
+		if len(entries) == 1 {
+			v = entries[0].Answer
+		}
+		if len(entries) > 1 || !failed {
+			enc := json.NewEncoder(cmd.OutOrStdout())
+			enc.SetIndent("", "  ")
+			if err := enc.Encode(v); err != nil {
+				return err
+			}
+		}
+	}
+	if failed {
+		return errFailed
+	}
+	return nil
 }

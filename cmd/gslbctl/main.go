@@ -4,10 +4,19 @@
 //	gslbctl explain NAME [--client IP] [--ecs PREFIX] [--type AAAA]
 //	gslbctl rtt RESOLVER                         round trips from the sites to a resolver's network
 //	gslbctl reload                               load the configuration again
+//	gslbctl force up|drain|down --zone|--site|--service|--member GLOB --reason TEXT [--expires 4h] [--wait]
+//	gslbctl clear ID...                          end orders; or those of a target, or --all
+//	gslbctl orders                               the orders in force
+//	gslbctl evacuate --zone ZONE --reason TEXT [--dry-run] [--stages 25%,50%,100% --pause 5m] [--expires 4h] [--wait]
+//	gslbctl restore [--zone ZONE] [--type TYPE]  put back what evacuations took
+//	gslbctl evacuations                          how far evacuations are, and what they took
+//	gslbctl failback SERVICE                     go back to the primaries (failback: manual)
+//	gslbctl drain-status                         what orders keep from clients, and how long caches still name it
 //	gslbctl version
 //
 // With --json it prints what the server said; with several servers, a list with one entry a server. The exit status is
-// 0 when everything was done, 1 when something was refused or failed at any server, 2 for wrong usage.
+// 0 when everything was done, 1 when something was refused or failed at any server, 2 for wrong usage. An order goes to all
+// servers under one id, so that it is the same order wherever it arrives; each says who has it.
 package main
 
 import (
@@ -65,11 +74,23 @@ func run() int {
 
 // settings are the flags that all commands have.
 type settings struct {
-	servers   []string
-	tokenFile string
-	timeout   time.Duration
-	json      bool
+	servers              []string
+	tokenFile            string
+	ca, certificate, key string
+	timeout              time.Duration
+	json                 bool
+
+	author  string // of the order; only commands that give one have the flag
+	reason  string
+	waiting bool // --wait
 }
+
+const (
+	// requestTimeout is how long a server may take, and how long it may at a time while waiting.
+	requestTimeout = 10 * time.Second
+	// waitTimeout is how long --wait waits unless told otherwise.
+	waitTimeout = time.Hour
+)
 
 func command() *cobra.Command {
 	set := new(settings)
@@ -86,10 +107,12 @@ func command() *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.StringArrayVar(&set.servers, "server", nil, "URL of a gslbd's admin.listen; may repeat (environment GSLBCTL_SERVER, separated by commas; default "+defaultServer+")")
 	flags.StringVar(&set.tokenFile, "token-file", "", "file that holds the token of admin.token_file; not needed on the same machine")
-	flags.DurationVar(&set.timeout, "timeout", 10*time.Second, "how long a server may take")
+	flags.StringVar(&set.ca, "ca", "", "file with the certificate of the authority that signs the servers' certificates, for https")
+	flags.StringVar(&set.certificate, "certificate", "", "file with the client certificate to show, for https")
+	flags.StringVar(&set.key, "key", "", "file with the key of --certificate")
+	flags.DurationVar(&set.timeout, "timeout", requestTimeout, "how long a server may take; with --wait, how long to wait in all (then 1h by default)")
 	flags.BoolVar(&set.json, "json", false, "print JSON")
 	root.SetFlagErrorFunc(usage)
-	root.CompletionOptions.DisableDefaultCmd = true
 
 	status := &cobra.Command{
 		Use:   "status",
@@ -118,7 +141,11 @@ func command() *cobra.Command {
 			return ask(cmd, set, http.MethodGet, "/v1/rtt?"+url.Values{"resolver": args}.Encode(), showRTT)
 		},
 	}
-	root.AddCommand(status, explainCommand(set), rtt, reload, &cobra.Command{
+	root.AddCommand(status, explainCommand(set), rtt, reload,
+		forceCommand(set), clearCommand(set), ordersCommand(set),
+		evacuateCommand(set), restoreCommand(set), evacuationsCommand(set),
+		failbackCommand(set), drainStatusCommand(set))
+	root.AddCommand(&cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  exactly(),
@@ -140,9 +167,10 @@ func command() *cobra.Command {
 func explainCommand(set *settings) *cobra.Command {
 	var client, ecs, kind string
 	cmd := &cobra.Command{
-		Use:   "explain NAME",
-		Short: "show how a query for NAME would be decided now, metric by metric",
-		Args:  exactly("NAME"),
+		Use:               "explain NAME",
+		Short:             "show how a query for NAME would be decided now, metric by metric",
+		Args:              exactly("NAME"),
+		ValidArgsFunction: completeOne(set, services),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			query := url.Values{"name": args}
 			for name, value := range map[string]string{"client": client, "ecs": ecs, "type": kind} {
@@ -208,63 +236,26 @@ func (set *settings) addresses() ([]string, error) {
 
 // ask sends one request to every server and prints every answer in turn. show renders a good one for people.
 func ask[T any](cmd *cobra.Command, set *settings, method, path string, show func(server string, v T) string) error {
-	servers, err := set.addresses()
-	if err != nil {
-		return usageError{err}
-	}
-	c, err := newClient(set)
+	servers, c, err := set.connect()
 	if err != nil {
 		return err
 	}
 	defer c.http.CloseIdleConnections()
+	var body any
+	if method != http.MethodGet {
+		body = struct{}{}
+	}
+	return present(cmd, set, c.all(cmd.Context(), servers, method, path, body), show)
+}
 
-	// An entry is one server's answer in the JSON of several servers.
-	type entry struct {
-		Server string          `json:"server"`
-		Answer json.RawMessage `json:"answer,omitempty"`
-		Error  string          `json:"error,omitempty"`
+// connect returns the servers to ask, and what asks them.
+func (set *settings) connect() ([]string, *client, error) {
+	servers, err := set.addresses()
+	if err != nil {
+		return nil, nil, usageError{err}
 	}
-	entries := make([]entry, len(servers))
-	failed := false
-	for i, server := range servers {
-		body, err := c.do(cmd.Context(), method, server+path)
-		var v T
-		if err == nil {
-			if err = json.Unmarshal(body, &v); err != nil {
-				err = fmt.Errorf("the answer is not that of this version of gslbd: %w", err)
-			}
-		}
-		entries[i] = entry{Server: server, Answer: body}
-		if err != nil {
-			failed = true
-			entries[i] = entry{Server: server, Error: err.Error()}
-			printf(cmd.ErrOrStderr(), "gslbctl: %s: %v\n", server, err)
-			continue
-		}
-		if !set.json {
-			if i > 0 {
-				printf(cmd.OutOrStdout(), "\n")
-			}
-			printf(cmd.OutOrStdout(), "%s", show(server, v))
-		}
-	}
-	if set.json {
-		var v any = entries
-		if len(servers) == 1 {
-			v = entries[0].Answer
-		}
-		if len(servers) > 1 || !failed {
-			enc := json.NewEncoder(cmd.OutOrStdout())
-			enc.SetIndent("", "  ")
-			if err := enc.Encode(v); err != nil {
-				return err
-			}
-		}
-	}
-	if failed {
-		return errFailed
-	}
-	return nil
+	c, err := newClient(set)
+	return servers, c, err
 }
 
 // printf prints for people. What servers and sites say of themselves must not steer the terminal.

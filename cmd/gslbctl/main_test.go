@@ -10,11 +10,13 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -22,8 +24,10 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"gslbctl": main})
 }
 
-// TestScripts drives the command. Each script has a stub of gslbd at $SERVER, which answers /v1/NAME with the script's
-// file NAME.json, with the status in NAME.code if there is one, and adds what it was asked to the file requests.
+// TestScripts drives the command. Each script has a stub of gslbd at $SERVER, and another at $OTHER for the directory other.
+// A stub answers /v1/NAME with the script's file NAME.json, with the status in NAME.code if there is one, and adds what it
+// was asked to the file requests. Where there are such files, a request that orders is answered by POST-NAME or DELETE
+// instead, a dry run by dry-run, and the n-th GET by NAME-n.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -37,45 +41,103 @@ func TestScripts(t *testing.T) {
 					ts.Fatalf("%v, want exit status 2", err)
 				}
 			},
+			// cmporder compares as cmpenv does, with ids and times replaced by names.
+			"cmporder": func(ts *testscript.TestScript, _ bool, args []string) {
+				want := os.Expand(ts.ReadFile(args[1]), ts.Getenv)
+				if got := anonymous(ts.ReadFile(args[0])); got != want {
+					ts.Fatalf("%s and %s differ (-want +got):\n%s", args[0], args[1], cmp.Diff(want, got))
+				}
+			},
 		},
 		Setup: func(env *testscript.Env) error {
-			var mu sync.Mutex
-			stub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-				mu.Lock()
-				defer mu.Unlock()
-				name := filepath.Join(env.WorkDir, path.Base(req.URL.Path))
-				body, _ := io.ReadAll(req.Body)
-				f, err := os.OpenFile(filepath.Join(env.WorkDir, "requests"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer f.Close()
-				fmt.Fprintf(f, "%s %s [%s] [%s] %s\n", req.Method, req.URL, req.Header.Get("Authorization"), req.Header.Get("Content-Type"), body)
-				answer, err := os.ReadFile(name + ".json")
-				if err != nil {
-					http.NotFound(w, req)
-					return
-				}
-				code := http.StatusOK
-				if text, err := os.ReadFile(name + ".code"); err == nil {
-					fmt.Sscan(string(text), &code)
-				}
-				w.WriteHeader(code)
-				_, _ = w.Write(answer)
-			}))
+			server := httptest.NewServer(&stub{dir: env.WorkDir, t: t})
+			other := httptest.NewServer(&stub{dir: filepath.Join(env.WorkDir, "other"), t: t})
 			gone := httptest.NewServer(http.NotFoundHandler())
 			gone.Close()
-			mute := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }))
+			mute := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+				_, _ = io.Copy(io.Discard, req.Body) // until then the server does not see that the client has gone
+				<-req.Context().Done()
+			}))
 			env.Defer(mute.Close)
-			env.Defer(stub.Close)
-			env.Setenv("SERVER", stub.URL)
+			env.Defer(server.Close)
+			env.Defer(other.Close)
+			env.Setenv("SERVER", server.URL)
+			env.Setenv("OTHER", other.URL)
+			env.Setenv("USER", "alice")
 			env.Setenv("GONE", gone.URL)
 			env.Setenv("MUTE", mute.URL)
-			env.Setenv("GSLBCTL_SERVER", stub.URL)
+			env.Setenv("GSLBCTL_SERVER", server.URL)
 			return nil
 		},
 	})
+}
+
+// A stub stands for one gslbd.
+type stub struct {
+	dir string
+	t   *testing.T
+
+	mu   sync.Mutex
+	gets map[string]int // guarded by mu
+}
+
+func (s *stub) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	body, _ := io.ReadAll(req.Body)
+	f, err := os.OpenFile(filepath.Join(s.dir, "requests"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	defer f.Close()
+	fmt.Fprintf(f, "%s %s [%s] [%s] %s\n", req.Method, req.URL, req.Header.Get("Authorization"), req.Header.Get("Content-Type"), body)
+	names := []string{path.Base(req.URL.Path)}
+	switch {
+	case req.Method == http.MethodDelete:
+		names = []string{"DELETE"}
+	case req.Method == http.MethodPost && strings.Contains(string(body), `"dry_run":true`):
+		names = []string{"dry-run"}
+	case req.Method == http.MethodPost:
+		names = []string{"POST-" + names[0], names[0]}
+	default:
+		if s.gets == nil {
+			s.gets = map[string]int{}
+		}
+		s.gets[names[0]]++
+		names = []string{fmt.Sprintf("%s-%d", names[0], s.gets[names[0]]), names[0]}
+	}
+	for _, name := range names {
+		answer, err := os.ReadFile(filepath.Join(s.dir, name+".json"))
+		if err != nil {
+			continue
+		}
+		code := http.StatusOK
+		if text, err := os.ReadFile(filepath.Join(s.dir, name+".code")); err == nil {
+			fmt.Sscan(string(text), &code)
+		}
+		w.WriteHeader(code)
+		_, _ = w.Write(answer)
+		return
+	}
+	http.NotFound(w, req)
+}
+
+var (
+	anyID   = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}`)
+	anyTime = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z`)
+)
+
+// anonymous replaces UUIDs of version 7 by ID1, ID2 and so on, times by TIME.
+func anonymous(text string) string {
+	seen := map[string]string{}
+	text = anyID.ReplaceAllStringFunc(text, func(id string) string {
+		if seen[id] == "" {
+			seen[id] = fmt.Sprintf("ID%d", len(seen)+1)
+		}
+		return seen[id]
+	})
+	return anyTime.ReplaceAllString(text, "TIME")
 }
 
 func TestSpan(t *testing.T) {

@@ -33,8 +33,17 @@ func showStatus(server string, st admin.Status) string {
 		}
 		b.WriteString(wrap(fmt.Sprintf("  %-9s ", p.Severity), p.Subject+": "+p.Text+since))
 	}
+	if len(st.Orders) > 0 {
+		b.WriteString("\nOrders in force:\n")
+		writeOrders(&b, st.Orders, st.Time)
+	}
+	for _, e := range st.Evacuations {
+		fmt.Fprintf(&b, "\nEvacuation %s of zone %s:\n", e.ID, e.Zone)
+		writeEvacuation(&b, &e, st.Time)
+	}
 	for _, svc := range st.Services {
-		fmt.Fprintf(&b, "\n%s: policy %s, ttl %d, pool %s (%s)\n", svc.Name, svc.Policy, svc.TTL, svc.Pool, svc.PoolWhy)
+		fmt.Fprintf(&b, "\n%s: policy %s, ttl %d\n", svc.Name, svc.Policy, svc.TTL)
+		b.WriteString(wrap("  pool ", poolText(&svc.PoolState, st.Time)))
 		if len(svc.Aliases) > 0 {
 			b.WriteString(wrap("  also ", strings.Join(svc.Aliases, ", ")))
 		}
@@ -49,6 +58,30 @@ func showStatus(server string, st admin.Status) string {
 		showZones(&b, st.Zones)
 	}
 	return b.String()
+}
+
+// poolText says whose members answer, since when, why, and what holds them.
+func poolText(p *admin.PoolState, now time.Time) string {
+	s := fmt.Sprintf("%s (%s)", p.Pool, p.PoolWhy)
+	if !p.PoolSince.IsZero() && !now.IsZero() {
+		s += " for " + since(p.PoolSince, now)
+	}
+	if p.PoolServers > 0 {
+		s += fmt.Sprintf(", %d of %d primary servers healthy", p.PoolServersUp, p.PoolServers)
+	}
+	if p.StagedPool != "" {
+		s += ", " + p.StagedPool + " for the clients that are moved away"
+	}
+	if p.Held {
+		s += fmt.Sprintf(", HELD by failback %s", p.Failback)
+		if !p.HeldUntil.IsZero() && !now.IsZero() {
+			s += " for another " + span(p.HeldUntil.Sub(now))
+		}
+		if p.HeldWhy != "" {
+			s += ": " + p.HeldWhy
+		}
+	}
+	return s
 }
 
 func showMembers(b *strings.Builder, members []admin.Member, now time.Time) {
@@ -89,7 +122,19 @@ func memberState(m *admin.Member, a *admin.Address) string {
 	case m.Weight == 0:
 		s += ", weight 0"
 	}
+	if share := movedShare(m.Moved); share > 0 {
+		s += ", " + percent(share) + " moved away"
+	}
 	return s
+}
+
+// movedShare returns the largest share of clients that a staged evacuation moves away.
+func movedShare(moved []admin.Moved) float64 {
+	share := 0.0
+	for _, m := range moved {
+		share = max(share, m.Share)
+	}
+	return share
 }
 
 func showSites(b *strings.Builder, sites []admin.Site) {
@@ -158,6 +203,9 @@ func showExplanation(_ string, e admin.Explanation) string {
 		}
 	}
 	b.WriteString(wrap("client   ", client))
+	if e.Pool != "" {
+		b.WriteString(wrap("pool     ", poolText(&e.PoolState, time.Time{})))
+	}
 
 	b.WriteString("\n")
 	steps := append(e.Trace.Constraints[:len(e.Trace.Constraints):len(e.Trace.Constraints)], e.Trace.Steps...)
