@@ -208,6 +208,7 @@ func TestExpiryAndReload(t *testing.T) {
 		c.arrived([]Record{{Order: &late}})
 		configureFleet(c.opts.Store, "new.example.com")
 		time.Sleep(time.Second)
+		synctest.Wait() // for what happens at that very moment
 		if got := forced(c.opts.Store, "www.example.com"); got != "down down down" {
 			t.Error(got)
 		}

@@ -198,15 +198,24 @@ const (
 	purgeEvery = time.Hour
 )
 
-// purgeable returns the records that ended so long ago that nobody needs them. The records around one evacuation, order
-// or latch go together; a tombstone always goes last or with what it ends.
+// purgeable returns the records that ended so long ago that nobody needs them. The records around one evacuation or
+// order go together; a tombstone always goes last or with what it ends.
 func (s *set) purgeable(now time.Time) []Record {
 	before := now.Add(-keepEnded)
-	root := func(id string) string { id, _, _ = strings.Cut(id, "/"); return id }
-	live := map[string]bool{} // ids of which something is in force or ended lately
-	keep := func(id string, ended time.Time) {
+	// group is what goes together: a latch, failback or restoration alone; all else by the id that its own begins with.
+	group := func(kind, id string) string {
+		switch kind {
+		case "latch", "failback", "restoration":
+			return kind + "/" + id
+		}
+		id, _, _ = strings.Cut(id, "/")
+		return id
+	}
+	live := map[string]bool{} // groups of which something is in force or ended lately
+	keep := func(kind, id string, ended time.Time) {
 		if ended.IsZero() || ended.After(before) {
-			live[root(id)] = true
+			live[group(kind, id)] = true
+			live[group("tombstone", id)] = true // which goes with it
 		}
 	}
 	ended := func(id string) (at time.Time) {
@@ -220,51 +229,47 @@ func (s *set) purgeable(now time.Time) []Record {
 		if at.IsZero() {
 			at = o.Expires
 		}
-		keep(id, at)
+		keep("order", id, at)
 	}
 	for id, e := range s.evacuations {
 		for _, typ := range e.Types {
-			keep(id, ended(id+"/"+typ))
+			keep("evacuation", id, ended(id+"/"+typ))
 		}
 	}
 	for id := range s.taken {
-		keep(id, ended(id))
+		keep("taken", id, ended(id))
 	}
 	for id, t := range s.tombstones {
-		keep(id, t.Created)
+		keep("tombstone", id, t.Created)
 	}
 	for id, r := range s.restorations {
-		keep(id, r.Created)
-		for _, e := range r.Evacuations {
-			if s.evacuations[e] != nil {
-				live[id] = true
-			}
+		at := r.Created
+		if slices.ContainsFunc(r.Evacuations, func(e string) bool { return s.evacuations[e] != nil }) {
+			at = time.Time{}
 		}
+		keep("restoration", id, at)
 	}
 	ends := s.latchEnds()
 	newest := s.latchesInForce()
 	for id, l := range s.latches {
 		at := ends[id]
-		if n := newest[l.Service].ID; at.IsZero() && n != id {
+		if at.IsZero() && newest[l.Service].ID != id {
 			at = l.Created // another one stands for it
 		}
-		keep(id, at)
+		keep("latch", id, at)
 	}
 	last := s.lastFailbacks()
 	for id, f := range s.failbacks {
-		if last[f.Service] == f { // it ends latches that may still arrive
-			live[id] = true
+		at := f.Created
+		// The last one ends latches that may still arrive; another may be the only end of one that is kept.
+		if last[f.Service] == f || slices.ContainsFunc(f.Latches, func(l string) bool { return live[group("latch", l)] }) {
+			at = time.Time{}
 		}
-		keep(id, f.Created)
-		for _, l := range f.Latches {
-			if live[l] { // it may have no other end
-				live[id] = true
-			}
-		}
+		keep("failback", id, at)
 	}
 	var out []Record
 	for r := range s.all() {
-		if _, id := r.kind(); !live[root(id)] {
+		if !live[group(r.kind())] {
 			out = append(out, r)
 		}
 	}
