@@ -70,7 +70,8 @@ func startEtcd(t *testing.T, n int) []*member {
 		m.args = []string{
 			"--name", name, "--data-dir", filepath.Join(dir, name), "--listen-client-urls", m.client, "--advertise-client-urls", m.client,
 			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster-state", "new",
-			"--heartbeat-interval", "50", "--election-timeout", "500", "--logger", "zap", "--log-outputs", filepath.Join(dir, name+".log"),
+			"--pre-vote=true", // or a member that comes back would unseat the leader
+			"--logger", "zap", "--log-outputs", filepath.Join(dir, name+".log"),
 		}
 		all = append(all, m)
 	}
@@ -83,6 +84,13 @@ func startEtcd(t *testing.T, n int) []*member {
 			m.kill()
 		}
 	})
+	leaderFirst(t, all)
+	return all
+}
+
+// leaderFirst waits until etcd has a leader, and puts that member first.
+func leaderFirst(t *testing.T, all []*member) {
+	t.Helper()
 	eventually(t, 20*time.Second, "etcd has a leader", func() bool {
 		for i, m := range all {
 			if m.leads() {
@@ -92,7 +100,6 @@ func startEtcd(t *testing.T, n int) []*member {
 		}
 		return false
 	})
-	return all
 }
 
 // leads reports whether the member leads the cluster.
@@ -237,6 +244,8 @@ func TestFleet(t *testing.T) {
 		gave(give(t, n, fleet, byEtcd))
 	}
 	etcd[1].signal(t, syscall.SIGCONT)
+	leaderFirst(t, etcd)
+	agree(t, fleet, ids)
 
 	// One is killed.
 	etcd[2].kill()
@@ -244,6 +253,9 @@ func TestFleet(t *testing.T) {
 		gave(give(t, n, fleet, byEtcd))
 	}
 	agree(t, fleet, ids)
+	if !etcd[0].leads() {
+		t.Fatal("the leader was lost with a member that did not lead")
+	}
 
 	// And one more is cut off, so that one alone is left: each gslbd goes on with what it is given.
 	etcd[1].signal(t, syscall.SIGSTOP)
