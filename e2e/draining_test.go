@@ -71,6 +71,7 @@ const drainingService = `services:
 // After failback the backups' remaining sessions live until the deadline and are then ended once, if all gslbd agree;
 // their servers stay ready. A failover in the middle cancels that.
 func TestConnectionDraining(t *testing.T) {
+	t.Parallel()
 	needProgram(t, "haproxy")
 	a, b := startGSLBD(t, seedNetwork+drainingService), startGSLBD(t, seedNetwork+drainingService)
 	fleet := []*gslbd{a, b}
@@ -133,6 +134,7 @@ func TestConnectionDraining(t *testing.T) {
 
 // Two gslbd that disagree end nothing, and status says why.
 func TestConnectionDrainingDisagreement(t *testing.T) {
+	t.Parallel()
 	needProgram(t, "haproxy")
 	a := startGSLBD(t, seedNetwork+drainingService)
 	b := startGSLBD(t, seedNetwork+drainingService)
@@ -160,6 +162,7 @@ func TestConnectionDrainingDisagreement(t *testing.T) {
 // An evacuation of type agent sets the servers that are up to drain, the ledger says which, and the restoration sets back
 // exactly those: not one that was in maintenance before, nor one that an operator took into maintenance meanwhile.
 func TestEvacuationOfServers(t *testing.T) {
+	t.Parallel()
 	needProgram(t, "haproxy")
 	s := startGSLBD(t, seedNetwork+`services:
   - name: www.gslb.example.com
@@ -208,6 +211,7 @@ func TestEvacuationOfServers(t *testing.T) {
 
 // The operator's program is run once, its list picks by the zone's names, and a restoration adds back what it removed.
 func TestEvacuationByProgram(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	program := filepath.Join(dir, "asg")
 	write(t, filepath.Join(dir, "in"), "")
@@ -251,6 +255,7 @@ evacuation: {exec: {command: [%q], timeout: 5s}}
 
 // A zone is moved in steps; which clients move is the same on every gslbd, and an unknown zone lists those that there are.
 func TestStagedEvacuation(t *testing.T) {
+	t.Parallel()
 	s := startGSLBD(t, seedNetwork+fleetService)
 	s.wantAnswer(t, within, www, "1.1.1.1")
 	out, code := s.tryCtl(t, "evacuate", "--zone", "apne2", "--reason", "INC-3")
@@ -281,6 +286,7 @@ func TestStagedEvacuation(t *testing.T) {
 
 // What would leave a service without members is refused, and done with --force.
 func TestEvacuationRefused(t *testing.T) {
+	t.Parallel()
 	s := startGSLBD(t, seedNetwork+fleetService)
 	s.wantAnswer(t, within, www, "1.1.1.1")
 	s.ctl(t, "force", "down", "--site", "virginia", "--reason", "it is broken")

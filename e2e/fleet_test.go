@@ -125,6 +125,7 @@ const fleetService = `services:
 // An order given to one gslbd of a fleet holds at all within a second, whichever member of etcd dies; without etcd each
 // takes its own orders, and when etcd is back all agree.
 func TestFleetSharesOrders(t *testing.T) {
+	t.Parallel()
 	etcd := startEtcd(t, 3)
 	a := startGSLBD(t, seedNetwork+fleetService, endpoints(etcd)...)
 	b := startGSLBD(t, seedNetwork+fleetService, endpoints(etcd)...)
@@ -186,6 +187,7 @@ func TestFleetSharesOrders(t *testing.T) {
 
 // A gslbd that is new, or has lost its disk, gets the orders from etcd; one that was away gets what was given meanwhile.
 func TestFleetNewcomer(t *testing.T) {
+	t.Parallel()
 	etcd := startEtcd(t, 1)
 	a := startGSLBD(t, seedNetwork+fleetService, endpoints(etcd)...)
 	b := startGSLBD(t, seedNetwork+fleetService, endpoints(etcd)...)
@@ -199,6 +201,7 @@ func TestFleetNewcomer(t *testing.T) {
 
 // Several --server without etcd: the same order, under one id, goes to all; one that is away makes the exit status 1.
 func TestOrderToAll(t *testing.T) {
+	t.Parallel()
 	a := startGSLBD(t, seedNetwork+fleetService)
 	b := startGSLBD(t, seedNetwork+fleetService)
 	a.ctl(t, "force", "down", "--site", "seoul", "--reason", "power work", "--server", "http://"+b.admin)
@@ -224,6 +227,7 @@ func TestOrderToAll(t *testing.T) {
 
 // Whatever moment the power fails at, an order that was acknowledged holds after the restart.
 func TestOrdersSurviveKill(t *testing.T) {
+	t.Parallel()
 	s := startGSLBD(t, seedNetwork+fleetService)
 	acknowledged := 0
 	for i := range 5 {
