@@ -112,8 +112,8 @@ const (
 	retryEvery = 10 * time.Second
 )
 
-// New opens the journal and hands the orders in it to the Store. The Store must have been configured: the other names
-// that services go by are taken from its snapshot.
+// New opens the journal and hands the orders in it to the Store, which need not be configured yet: so that they hold from
+// its first snapshot on. The other names that services go by are taken from that; see Set.
 func New(opts Options) *Control {
 	c := &Control{
 		opts: opts, log: opts.Log, wake: make(chan struct{}, 1),
@@ -192,7 +192,8 @@ func (c *Control) Close() error {
 	return nil
 }
 
-// Set applies another configuration. It follows the Store's Configure, for the same reason as New does.
+// Set applies another configuration. It is called before the Store's Configure, so that orders by zone hold at once, and
+// again after it, for what services are named now.
 func (c *Control) Set(cfg Config) {
 	c.cfg.Store(&cfg)
 	c.writing.Lock()

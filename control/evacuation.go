@@ -68,7 +68,7 @@ func (c *Control) Plan(ctx context.Context, r EvacuationRequest) (Plan, error) {
 func (c *Control) Evacuate(ctx context.Context, r EvacuationRequest, by Caller) (Receipt, error) {
 	rec, err := c.evacuate(ctx, r)
 	c.audit("evacuation", rec, err, by, r.Author, r.Reason, zap.String("id", r.ID), zap.String("zone", r.Zone),
-		zap.Strings("types", r.Types), zap.Float64s("stages", r.Stages), zap.Time("expires", r.Expires), zap.Bool("force", r.Force))
+		zap.Strings("types", r.Types), zap.Float64s("stages", r.Stages), expiry(r.Expires), zap.Bool("force", r.Force))
 	return rec, err
 }
 
@@ -212,7 +212,7 @@ func (v *view) plan(e *Evacuation) Plan {
 			p.Resources = append(p.Resources, z.agentResources()...)
 			for _, s := range z.sites {
 				if s.Freshness != state.Fresh {
-					p.Warnings = append(p.Warnings, fmt.Sprintf("type agent: the reports of site %s are %s; its servers are drained when an agent reports again", s.Name, s.Freshness))
+					p.Warnings = append(p.Warnings, fmt.Sprintf("type agent: %s; its servers are drained when an agent reports again", unreported(s)))
 				}
 			}
 		}

@@ -129,7 +129,7 @@ func (z *zone) remarks() (all []string, silent bool) {
 	for _, s := range z.sites {
 		if s.Freshness != state.Fresh {
 			silent = true
-			all = append(all, fmt.Sprintf("the reports of site %s are %s", s.Name, s.Freshness))
+			all = append(all, unreported(s))
 		}
 		for _, w := range s.Warnings {
 			if strings.Contains(w, "drain") {
@@ -138,6 +138,14 @@ func (z *zone) remarks() (all []string, silent bool) {
 		}
 	}
 	return all, silent
+}
+
+// unreported says of a site that does not report that it does not.
+func unreported(s *state.Site) string {
+	if s.Freshness == state.NeverReported {
+		return fmt.Sprintf("site %s has never reported", s.Name)
+	}
+	return fmt.Sprintf("the reports of site %s are %s", s.Name, s.Freshness)
 }
 
 func (c *Control) execState(pic *picture, p *part) (word, why string) {

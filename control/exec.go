@@ -34,7 +34,7 @@ const (
 	verbAdd    = "add"
 )
 
-// Listed is one resource as the operator's program lists it, and as it gets it back (docs/operations.md). Any State but
+// Listed is one resource as the operator's program lists it, and as it gets it back (docs/orders.md). Any State but
 // "removed" says that the resource is in service.
 type Listed struct {
 	ID    string `json:"id"`

@@ -23,7 +23,7 @@ const maxSkew = 30 * time.Second
 func (c *Control) Force(ctx context.Context, o Order, by Caller) (Receipt, error) {
 	r, err := c.force(ctx, o)
 	c.audit("order", r, err, by, o.Author, o.Reason, zap.String("id", o.ID), zap.String("action", o.Action),
-		zap.Stringer("target", o.Target), zap.Time("expires", o.Expires))
+		zap.Stringer("target", o.Target), expiry(o.Expires))
 	return r, err
 }
 
@@ -87,6 +87,14 @@ func (c *Control) audit(what string, r Receipt, err error, by Caller, author, re
 		return
 	}
 	c.log.Info(what+" accepted", append(fields, zap.String("shared", r.Shared), zap.Bool("repeated", r.Repeated), zap.Strings("warnings", r.Warnings))...)
+}
+
+// expiry is for the log; nothing where the record never expires.
+func expiry(at time.Time) zap.Field {
+	if at.IsZero() {
+		return zap.Skip()
+	}
+	return zap.Time("expires", at)
 }
 
 // Clear ends an order. It returns ErrNotFound for an id that this gslbd does not know, beside the errors of Force.

@@ -29,7 +29,7 @@ type Target struct {
 	Zone    string `json:"zone,omitempty"` // an id or one of its names in zone_aliases
 }
 
-// An Order forces the state of members (docs/operations.md). It is immutable: another one or a tombstone follows it.
+// An Order forces the state of members (docs/orders.md). It is immutable: another one or a tombstone follows it.
 type Order struct {
 	ID      string    `json:"id"`      // a UUIDv7, given by the client, so that sending it twice is one order
 	Created time.Time `json:"created"` // by the client's clock; at most 30 s off the server's

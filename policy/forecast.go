@@ -9,7 +9,7 @@ import (
 )
 
 // A Forecast says what would become of the recent clients, and of the load that they bring, if orders were others
-// (docs/operations.md, "Forecasts"). Shares are of 1.
+// (docs/orders.md, "Forecasts"). Shares are of 1.
 type Forecast struct {
 	Warnings []string          `json:"warnings"` // what an operator should read before going on
 	Services []ServiceForecast `json:"services"`
