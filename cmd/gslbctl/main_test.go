@@ -18,6 +18,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"gslbd/policy"
 )
 
 func TestMain(m *testing.M) {
@@ -175,5 +177,18 @@ func TestWrap(t *testing.T) {
 	}
 	if got := wrap("head ", ""); got != "head\n" {
 		t.Errorf("%q", got)
+	}
+}
+
+// Without clients a forecast must not read as if nothing changed.
+func TestForecastWithoutClients(t *testing.T) {
+	f := policy.Forecast{
+		Services: []policy.ServiceForecast{{Name: "www.gslb.test", Unknown: "no recent clients are known"}},
+		Sites:    []policy.SiteForecast{{Name: "seoul"}, {Name: "virginia"}},
+	}
+	var b strings.Builder
+	writeForecast(&b, &f)
+	if text := b.String(); strings.Contains(text, "Nothing changes") || !strings.Contains(text, "no recent clients are known") {
+		t.Errorf("printed:\n%s", text)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -182,7 +183,9 @@ func writeForecast(b *strings.Builder, f *policy.Forecast) {
 		b.WriteString("\nForecast for sites, from recent clients:\n")
 		table(b, rows)
 	}
-	others(b, same, "site")
+	if slices.ContainsFunc(f.Services, func(s policy.ServiceForecast) bool { return s.Shares != nil }) {
+		others(b, same, "site") // where no clients are known, nothing can be said of any site
+	}
 
 	rows = [][]string{{"SERVICE", "RECENT CLIENTS", "OTHER ANSWER", "NO ANSWER", "POOL"}}
 	same = 0
