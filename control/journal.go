@@ -23,6 +23,7 @@ import (
 const (
 	journalFile   = "orders.db"
 	journalFormat = "gslbd orders 1"
+	aside         = ".new" // ends the name of the file while it is made
 )
 
 // The buckets beside those of the kinds of records: what the journal says of itself, and what only this gslbd is to know.
@@ -76,11 +77,11 @@ func openJournal(dir string) (j *journal, recs []Record, marks map[string]string
 
 // create makes the journal anew with what it is to hold, and opens it.
 func (j *journal) create(recs []Record, marks map[string]string) error {
-	aside := j.path + ".new"
-	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	made := j.path + aside
+	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	db, err := bbolt.Open(aside, 0o600, &bbolt.Options{Timeout: time.Second})
+	db, err := bbolt.Open(made, 0o600, &bbolt.Options{Timeout: time.Second})
 	if err != nil {
 		return err
 	}
@@ -97,7 +98,7 @@ func (j *journal) create(recs []Record, marks map[string]string) error {
 		return errors.Join(meta.Put(formatKey, []byte(journalFormat)), putCount(meta, uint64(len(recs))))
 	})
 	if err == nil {
-		err = os.Rename(aside, j.path)
+		err = os.Rename(made, j.path)
 	}
 	if err == nil {
 		err = syncDirectory(filepath.Dir(j.path))
@@ -299,7 +300,8 @@ func (j *journal) update(do func(tx *bbolt.Tx) (int, error)) error {
 		return fmt.Errorf("control: %w: %s", ErrUnavailable, j.fault)
 	}
 	if err != nil {
-		j.full = fmt.Sprintf("journal of orders %s: the last order could not be kept: %v; free space on the disk, then give the order again", j.path, err)
+		why := strings.ReplaceAll(err.Error(), j.path+aside, j.path) // it was opened by that name
+		j.full = fmt.Sprintf("journal of orders %s: the last order could not be kept: %s; free space on the disk, then give the order again", j.path, why)
 		return fmt.Errorf("control: %w: %s", ErrUnavailable, j.full)
 	}
 	j.count, j.full = count, ""

@@ -253,3 +253,58 @@ func TestOrdersSurviveKill(t *testing.T) {
 		t.Error("no order was acknowledged in any round: the test shows nothing")
 	}
 }
+
+// With failback: manual the whole fleet holds the backups once one gslbd has failed over, and goes back by one order to
+// any of them.
+func TestFleetFailsBackTogether(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t, 1)
+	const service = `services:
+  - name: www.gslb.example.com
+    policy: active-standby
+    ttl: 1
+    failover: {failback: manual}
+    members:
+      - {name: seoul, site: seoul, addresses: [1.1.1.1]}
+      - {name: virginia, site: virginia, addresses: [2.2.2.2], role: backup}
+`
+	var fleet []*gslbd
+	var seouls []*seedSite
+	for range 2 {
+		s := startGSLBD(t, seedNetwork+service, endpoints(etcd)...)
+		seoul := &seedSite{site: "seoul", vip: "1.1.1.1", sessions: 10, servers: "up"}
+		virginia := &seedSite{site: "virginia", vip: "2.2.2.2", sessions: 10, servers: "up"}
+		s.keepReporting(t, "seoul", seoul.body, seoul.answered)
+		s.keepReporting(t, "virginia", virginia.body, virginia.answered)
+		fleet, seouls = append(fleet, s), append(seouls, seoul)
+	}
+	all := func(within time.Duration, want string) {
+		t.Helper()
+		for _, s := range fleet {
+			s.wantAnswer(t, within, www, want)
+		}
+	}
+	all(within, "1.1.1.1")
+
+	seouls[0].set(10, "down", "") // only the first hears of it
+	all(within+2*time.Second, "2.2.2.2")
+	out, code := fleet[1].tryCtl(t, "failback", "www.gslb.example.com", "--reason", "too early", "--server", "http://"+fleet[0].admin)
+	if code != 1 || !strings.Contains(out, "do not suffice") {
+		t.Errorf("failback while the primaries are down for one: exit status %d\n%s", code, out)
+	}
+	all(0, "2.2.2.2") // ordered nowhere
+
+	seouls[0].set(10, "up", "")
+	eventually(t, within, "the first holds its backups", func() bool { return strings.Contains(fleet[0].ctl(t, "status"), "held") })
+	fleet[0].kill()
+	fleet[0].run(t) // the latch is in its journal
+	all(within, "2.2.2.2")
+	eventually(t, 10*time.Second, "it holds them still", func() bool {
+		return strings.Contains(fleet[0].ctl(t, "explain", "www.gslb.example.com"), "held")
+	})
+	fleet[1].ctl(t, "failback", "www.gslb.example.com", "--reason", "repaired", "--wait", "--timeout", "20s")
+	all(within, "1.1.1.1")
+	if n := fleet[1].scrape(t, `gslbd_pool_transitions_total{service="www.gslb.example.com"}`); n != "2" {
+		t.Errorf("%s changes of the pool are counted, want 2", n)
+	}
+}

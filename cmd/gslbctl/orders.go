@@ -408,6 +408,9 @@ func failbackCommand(set *settings) *cobra.Command {
 			if f.ID, f.Created, f.Author, err = set.stamp(); err != nil {
 				return err
 			}
+			if err := set.sufficient(cmd, f.Service); err != nil {
+				return err
+			}
 			return set.give(cmd, http.MethodPost, "/v1/failback", f, "failback of "+f.Service, nil, func(w *waiter, r receipts) error {
 				return w.primaries(cmd.Context(), r, f.Service)
 			})
@@ -416,6 +419,27 @@ func failbackCommand(set *settings) *cobra.Command {
 	orderFlags(cmd, set, "why")
 	cmd.Flags().BoolVar(&set.waiting, "wait", false, "wait until the primaries answer")
 	return cmd
+}
+
+// sufficient fails if the primaries of the service do not suffice at one of several servers: the others would go back
+// without it, and their clients to other members than its own. What a single server thinks it says itself.
+func (set *settings) sufficient(cmd *cobra.Command, service string) error {
+	servers, c, err := set.connect()
+	if err != nil || len(servers) < 2 {
+		return err
+	}
+	defer c.http.CloseIdleConnections()
+	results := c.all(cmd.Context(), servers, http.MethodGet, "/v1/services/"+url.PathEscape(service), nil)
+	var errs []error
+	for i, svc := range decode[admin.Service](results) {
+		if results[i].err == nil && svc.Failback == "manual" && svc.Pool == "backup" && !svc.Held {
+			errs = append(errs, fmt.Errorf("%s: the primaries of %s do not suffice: %s", results[i].server, svc.Name, svc.PoolWhy))
+		}
+	}
+	if len(errs) > 0 {
+		errs = append(errs, errors.New("failback was ordered nowhere, since the servers would differ"))
+	}
+	return errors.Join(errs...)
 }
 
 func drainStatusCommand(set *settings) *cobra.Command {
