@@ -1,0 +1,259 @@
+package lab
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Host is a network namespace with a mount namespace, in which programs run. Its addresses are reached from every
+// other host of the Network.
+type Host struct {
+	Name   string
+	Region string // what links are between
+
+	net   *Network
+	t     testing.TB
+	tun   *os.File
+	calls chan func() // run on the host's own thread; closed at the end
+	tid   int         // of that thread
+	dir   string      // for the files of its programs
+}
+
+// newHost makes the namespaces and the interface that leads to the router.
+func newHost(n *Network, name, region string, addrs []netip.Addr) (*Host, error) {
+	h := &Host{Name: name, Region: region, net: n, t: n.t, calls: make(chan func())}
+	h.dir = filepath.Join(n.dir, name)
+	if err := os.Mkdir(h.dir, 0o755); err != nil {
+		return nil, err
+	}
+	ready := make(chan error)
+	go func() {
+		// The thread is never given back: it ends with this goroutine, and the namespaces with it. Programs are told to die
+		// when the thread that started them does.
+		runtime.LockOSThread()
+		ready <- h.enter(addrs)
+		for f := range h.calls {
+			f()
+		}
+	}()
+	if err := <-ready; err != nil {
+		close(h.calls)
+		return nil, fmt.Errorf("lab: host %s: %w", name, err)
+	}
+	return h, nil
+}
+
+// enter makes the calling thread live in new namespaces.
+func (h *Host) enter(addrs []netip.Addr) error {
+	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	h.tid = unix.Gettid()
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("mount: %w", err)
+	}
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("/dev/net/tun: %w", err)
+	}
+	ifreq, err := unix.NewIfreq("wan")
+	if err != nil {
+		return err
+	}
+	ifreq.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifreq); err != nil {
+		unix.Close(fd)
+		return fmt.Errorf("TUNSETIFF: %w", err)
+	}
+	h.tun = os.NewFile(uintptr(fd), "tun of "+h.Name)
+	commands := []string{"ip link set lo up", "ip link set wan mtu 1400 txqueuelen 10000 up"}
+	for _, a := range addrs {
+		commands = append(commands, fmt.Sprintf("ip address add %s dev wan nodad", netip.PrefixFrom(a, a.BitLen())))
+		if a.Is6() {
+			commands = append(commands, "ip -6 route replace default dev wan src "+a.String())
+		}
+	}
+	for _, a := range addrs {
+		if a.Is4() {
+			commands = append(commands, "ip route replace default dev wan src "+a.String())
+			break
+		}
+	}
+	for _, c := range commands {
+		if out, err := exec.Command("sh", "-c", c).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", c, err, out)
+		}
+	}
+	return nil
+}
+
+// do runs f on the host's thread.
+func (h *Host) do(f func()) {
+	done := make(chan struct{})
+	h.calls <- func() { defer close(done); f() }
+	<-done
+}
+
+// File writes a file for the host's programs and returns its path.
+func (h *Host) File(name, text string) string {
+	h.t.Helper()
+	path := filepath.Join(h.dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		h.t.Fatal(err)
+	}
+	return path
+}
+
+// Dir returns a directory for the host's programs.
+func (h *Host) Dir() string { return h.dir }
+
+// ResolveBy has the host's programs ask the resolver.
+func (h *Host) ResolveBy(resolver netip.Addr) {
+	h.t.Helper()
+	conf := h.File("resolv.conf", "nameserver "+resolver.String()+"\noptions timeout:2 attempts:3\n")
+	var err error
+	h.do(func() { err = unix.Mount(conf, "/etc/resolv.conf", "", unix.MS_BIND, "") })
+	if err != nil {
+		h.t.Fatalf("lab: host %s: mount resolv.conf: %v", h.Name, err)
+	}
+}
+
+// Listen opens a listener of this process on the host.
+func (h *Host) Listen(network, address string) net.Listener {
+	h.t.Helper()
+	var l net.Listener
+	var err error
+	h.do(func() { l, err = net.Listen(network, address) })
+	if err != nil {
+		h.t.Fatalf("lab: host %s: %v", h.Name, err)
+	}
+	h.t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// Dial connects from the host, as net.DialTimeout does.
+func (h *Host) Dial(network, address string, timeout time.Duration) (c net.Conn, err error) {
+	// The thread is the host's for as long as this takes, which is why many connections are opened one after the other.
+	h.do(func() { c, err = net.DialTimeout(network, address, timeout) })
+	return c, err
+}
+
+// Serve has an HTTP server of this process answer on the host.
+func (h *Host) Serve(address string, handler http.Handler) {
+	h.t.Helper()
+	s := &http.Server{Handler: handler}
+	l := h.Listen("tcp", address)
+	go s.Serve(l)
+	h.t.Cleanup(func() { s.Close() })
+}
+
+// Run runs a program to its end and returns what it printed.
+func (h *Host) Run(name string, args ...string) (string, error) {
+	cmd := exec.Command(name, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	var err error
+	h.do(func() { err = cmd.Start() })
+	if err == nil {
+		err = cmd.Wait()
+	}
+	return strings.TrimSpace(out.String()), err
+}
+
+// Must is Run for what has to succeed.
+func (h *Host) Must(name string, args ...string) string {
+	h.t.Helper()
+	out, err := h.Run(name, args...)
+	if err != nil {
+		h.t.Fatalf("lab: host %s: %s %s: %v\n%s", h.Name, name, strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// A Process is a program that runs on a host until it is stopped, or the test ends.
+type Process struct {
+	host *Host
+	name string
+	cmd  *exec.Cmd
+	done chan struct{}
+
+	mu  sync.Mutex
+	out bytes.Buffer // guarded by mu
+}
+
+// Start starts a program. What it prints is shown when the test fails.
+func (h *Host) Start(name string, args ...string) *Process {
+	h.t.Helper()
+	p := &Process{host: h, name: filepath.Base(name), cmd: exec.Command(name, args...), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = p, p
+	p.cmd.Dir = h.dir
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	var err error
+	h.do(func() { err = p.cmd.Start() })
+	if err != nil {
+		h.t.Fatalf("lab: host %s: %s: %v", h.Name, name, err)
+	}
+	go func() {
+		_ = p.cmd.Wait() // how it ended is read from the process's state
+		close(p.done)
+	}()
+	h.net.processes = append(h.net.processes, p)
+	return p
+}
+
+// Write implements io.Writer for the program's output.
+func (p *Process) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.Write(b)
+}
+
+// Log returns what the program has printed so far.
+func (p *Process) Log() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.String()
+}
+
+// Signal sends a signal to the program and what it has started.
+func (p *Process) Signal(s syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, s) }
+
+// Kill ends the program at once, as a power cut would.
+func (p *Process) Kill() {
+	p.Signal(syscall.SIGKILL)
+	<-p.done
+}
+
+// Exited reports whether the program has ended.
+func (p *Process) Exited() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// stop ends the program in order, or by force after some seconds.
+func (p *Process) stop() {
+	p.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(8 * time.Second):
+		p.Kill()
+	}
+}
