@@ -95,13 +95,24 @@ func Programs(flags ...string) (dir string, remove func(), err error) {
 func NewWorld(t testing.TB, bin, services string) *World {
 	t.Helper()
 	w := &World{Network: New(t), bin: bin, Resolvers: map[string]*Host{}, Clients: map[string]*Host{}}
+	w.build(t, services)
+	return w
+}
+
+// delays sets how far the regions are from each other.
+func (w *World) delays() {
 	for _, r := range []string{Korea, US, HongKong} {
 		w.Set(r, r, Link{Delay: time.Millisecond})
 	}
 	w.Set(Korea, US, Link{Delay: 90 * time.Millisecond})
 	w.Set(Korea, HongKong, Link{Delay: 100 * time.Millisecond})
 	w.Set(US, HongKong, Link{Delay: 15 * time.Millisecond})
+}
 
+// build builds all hosts and starts their programs.
+func (w *World) build(t testing.TB, services string) {
+	t.Helper()
+	w.delays()
 	w.names(t)
 	w.Korea = w.site(t, "seoul", Korea, "1.1.1.1", "10.1.1")
 	w.US = w.site(t, "virginia", US, "2.2.2.2", "10.2.1")
@@ -115,14 +126,13 @@ func NewWorld(t testing.TB, bin, services string) *World {
 		s.StartAgent()
 	}
 	for _, at := range []struct{ region, resolver, client string }{
-		{Korea, "20.1.1.1", "20.1.1.100"}, {US, "8.8.8.8", "8.8.8.100"}, {HongKong, "11.1.1.1", "11.1.1.100"},
+		{Korea, "168.126.63.1", "168.126.63.100"}, {US, "8.8.8.8", "8.8.8.100"}, {HongKong, "11.1.1.1", "11.1.1.100"},
 	} {
 		w.resolver(t, at.region, at.resolver)
 		client := w.Host("client-"+at.region, at.region, at.client)
 		client.ResolveBy(netip.MustParseAddr(at.resolver))
 		w.Clients[at.region] = client
 	}
-	return w
 }
 
 // names starts the root and the parent zone, by NSD.
@@ -296,7 +306,6 @@ ns2 3600 IN A 10.2.0.53
 	g.config = g.File("gslbd.yaml", fmt.Sprintf(`dns: {listen: ["%s:53"], nsid: %s, drain_time: 0s}
 reports: {listen: "%[1]s:8054", interval: 1s, stale_after: 3s, dead_after: 6s}
 admin: {listen: "127.0.0.1:8053"}
-state: {directory: state}
 rtt: {refresh: 10s, silent_for: 10s}
 geo: {databases: [%[3]s/testdata/geo/cities.mmdb], overrides: [{prefix: 11.1.1.0/24, continent: AS, country: HK, latitude: 22.28, longitude: 114.16}]}
 sites:
@@ -310,6 +319,11 @@ zones: [{name: gslb.example.com, file: gslb.example.com.zone}]
 func (g *GSLBD) Run() {
 	g.t.Helper()
 	g.Process = g.Start(filepath.Join(g.world.bin, "gslbd"), "--config", g.config)
+	g.await()
+}
+
+func (g *GSLBD) await() {
+	g.t.Helper()
 	Eventually(g.t, 30*time.Second, g.Name+" is ready", func() bool {
 		if g.Process.Exited() {
 			g.t.Fatalf("%s ended:\n%s", g.Name, g.Process.Log())

@@ -1,0 +1,106 @@
+package lab
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// RunWithClock starts the server with a wall clock of its own, which the returned function sets so much off the machine's.
+// Its monotonic clock stays, as when somebody sets a clock. The server is the real one, built with a time package that
+// adds what it finds in a file.
+func (g *GSLBD) RunWithClock() (set func(off time.Duration)) {
+	g.t.Helper()
+	offset := g.File("clock", "\x00\x00\x00\x00\x00\x00\x00\x00")
+	program := filepath.Join(g.Dir(), "gslbd-with-clock")
+	g.t.Setenv("GSLBD_TEST_CLOCK", offset)
+	if out, err := buildWithClock(g.Dir(), program); err != nil {
+		g.t.Fatalf("lab: build with another clock: %v\n%s", err, out)
+	}
+	g.Process = g.Start(program, "--config", g.config)
+	g.await()
+	return func(off time.Duration) {
+		g.t.Helper()
+		f, err := os.OpenFile(offset, os.O_WRONLY, 0)
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(int64(off/time.Second))), 0); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+}
+
+const readClock = "\tsec, nsec, mono := runtimeNow()\n"
+
+// buildWithClock builds gslbd with a time package whose Now is off by the seconds that a mapped file holds.
+func buildWithClock(dir, program string) ([]byte, error) {
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	i := strings.Index(string(source), "func Now() Time {\n"+readClock)
+	if i < 0 {
+		return nil, errors.New("this version of Go reads the clock in another way")
+	}
+	patched := string(source[:i]) + strings.Replace(string(source[i:]), readClock, readClock+"\tsec += testClock()\n", 1)
+	overlaid := filepath.Join(dir, "time.go.overlay")
+	if err := os.WriteFile(overlaid, []byte(patched), 0o644); err != nil {
+		return nil, err
+	}
+	clock := filepath.Join(dir, "testclock.go.overlay")
+	if err := os.WriteFile(clock, []byte(`package time
+
+import "syscall"
+
+var testClockMap []byte
+
+func init() {
+	name, ok := syscall.Getenv("GSLBD_TEST_CLOCK")
+	if !ok {
+		return
+	}
+	fd, err := syscall.Open(name, syscall.O_RDONLY, 0)
+	if err != nil {
+		return
+	}
+	testClockMap, _ = syscall.Mmap(fd, 0, 8, syscall.PROT_READ, syscall.MAP_SHARED)
+}
+
+// testClock returns the seconds that the wall clock is off.
+func testClock() int64 {
+	if len(testClockMap) < 8 {
+		return 0
+	}
+	var v uint64
+	for i := 7; i >= 0; i-- {
+		v = v<<8 | uint64(testClockMap[i])
+	}
+	return int64(v)
+}
+`), 0o644); err != nil {
+		return nil, err
+	}
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {
+		path: overlaid, filepath.Join(filepath.Dir(path), "testclock.go"): clock,
+	}})
+	if err != nil {
+		return nil, err
+	}
+	list := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(list, overlay, 0o644); err != nil {
+		return nil, err
+	}
+	return exec.Command("go", "build", "-overlay", list, "-o", program, "gslbd/cmd/gslbd").CombinedOutput()
+}
