@@ -7,9 +7,12 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -X main.version=$(VERSION)
 FUZZTIME ?= 20s
 TESTS := $(GO) tool gotestsum --format pkgname-and-test-fails --format-hide-empty-pkg --
+# The lab's tests build networks of namespaces, take minutes and need root: they are `make e2e`.
+LAB := ./e2e/lab ./e2e/patterns
+PACKAGES = $(shell $(GO) list ./... | grep -v -e /e2e/lab$$ -e /e2e/patterns$$)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check race fuzz bench golden geodb clean
+.PHONY: help build run test check race e2e fuzz bench golden geodb clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,16 +25,19 @@ run: build ## serve config.example.yaml on 127.0.0.1:5300 (Ctrl-C stops it)
 	$(BIN)/gslbd --config config.example.yaml
 
 test: ## run every test; those that need root or programs of the system say what they skip
-	$(TESTS) ./...
+	$(TESTS) $(PACKAGES)
 
 race: ## run every test under the race detector
-	$(TESTS) -race ./...
+	$(TESTS) -race $(PACKAGES)
 
 check: ## what to run before a push: format, vet, staticcheck, tests under the race detector, import graph
 	@unformatted=$$($(GO) tool gofumpt -l .); test -z "$$unformatted" || { echo "not formatted, run 'go tool gofumpt -w .':"; echo "$$unformatted"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
-	$(TESTS) -race ./...
+	$(TESTS) -race $(PACKAGES)
+
+e2e: ## run the system between continents: namespaces, real resolvers, faults, the floating address patterns (needs root)
+	$(TESTS) -count=1 -parallel 4 -timeout 15m $(LAB)
 
 fuzz: ## run each fuzz target for FUZZTIME (20s)
 	@set -e; for pkg in $$($(GO) list ./...); do \

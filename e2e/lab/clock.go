@@ -18,11 +18,10 @@ func (g *GSLBD) RunWithClock() (set func(off time.Duration)) {
 	g.t.Helper()
 	offset := g.File("clock", "\x00\x00\x00\x00\x00\x00\x00\x00")
 	program := filepath.Join(g.Dir(), "gslbd-with-clock")
-	g.t.Setenv("GSLBD_TEST_CLOCK", offset)
 	if out, err := buildWithClock(g.Dir(), program); err != nil {
 		g.t.Fatalf("lab: build with another clock: %v\n%s", err, out)
 	}
-	g.Process = g.Start(program, "--config", g.config)
+	g.Process = g.Start("env", "GSLBD_TEST_CLOCK="+offset, program, "--config", g.config)
 	g.await()
 	return func(off time.Duration) {
 		g.t.Helper()

@@ -10,6 +10,7 @@ import (
 
 // What is set on a link is what a ping sees, in each direction for itself.
 func TestNetwork(t *testing.T) {
+	t.Parallel()
 	n := New(t)
 	a := n.Host("a", "east", "10.0.0.1", "fd00::1")
 	b := n.Host("b", "west", "10.0.0.2", "fd00::2")

@@ -36,6 +36,7 @@ const seedServices = `services:
 // The four examples of the seed, each from a client's fetch by name, through its resolver, to the page that names the
 // server.
 func TestSeed(t *testing.T) {
+	t.Parallel()
 	w := NewWorld(t, bin, seedServices)
 	for _, s := range []*Site{w.Korea, w.US} {
 		Eventually(t, 15*time.Second, s.Name+" reports to both", func() bool {
