@@ -257,3 +257,22 @@ func (p *Process) stop() {
 		p.Kill()
 	}
 }
+
+// Wire joins two hosts by a cable of their own, beside the router: a veth pair with an address in CIDR form at each end.
+func (n *Network) Wire(a *Host, nameA, addrA string, b *Host, nameB, addrB string) {
+	n.t.Helper()
+	a.Must("ip", "link", "add", nameA, "type", "veth", "peer", "name", nameB, "netns", fmt.Sprint(b.tid))
+	for _, end := range []struct {
+		h          *Host
+		name, addr string
+	}{{a, nameA, addrA}, {b, nameB, addrB}} {
+		end.h.Must("ip", "address", "add", end.addr, "dev", end.name)
+		end.h.Must("ip", "link", "set", end.name, "up")
+	}
+}
+
+// Forward lets the host route packets between its interfaces.
+func (h *Host) Forward() {
+	h.t.Helper()
+	h.Must("sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward; for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$f; done")
+}
