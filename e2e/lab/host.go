@@ -147,8 +147,21 @@ func (h *Host) Listen(network, address string) net.Listener {
 
 // Dial connects from the host, as net.DialTimeout does.
 func (h *Host) Dial(network, address string, timeout time.Duration) (c net.Conn, err error) {
+	return h.DialFrom("", network, address, timeout)
+}
+
+// DialFrom is Dial from one of the host's addresses; "": whichever fits.
+func (h *Host) DialFrom(local, network, address string, timeout time.Duration) (c net.Conn, err error) {
+	d := net.Dialer{Timeout: timeout}
+	switch ip := net.ParseIP(local); {
+	case local == "":
+	case network == "udp":
+		d.LocalAddr = &net.UDPAddr{IP: ip}
+	default:
+		d.LocalAddr = &net.TCPAddr{IP: ip}
+	}
 	// The thread is the host's for as long as this takes, which is why many connections are opened one after the other.
-	h.do(func() { c, err = net.DialTimeout(network, address, timeout) })
+	h.do(func() { c, err = d.Dial(network, address) })
 	return c, err
 }
 

@@ -117,6 +117,9 @@ func (n *Network) Route(a netip.Addr, to *Host) {
 	n.routes[a] = to
 }
 
+// RouteTo is Route for an address in text.
+func (n *Network) RouteTo(a string, to *Host) { n.Route(netip.MustParseAddr(a), to) }
+
 // Set sets how packets travel between two regions or hosts, both ways. What is said of a host counts before what is said
 // of its region.
 func (n *Network) Set(a, b string, l Link) {

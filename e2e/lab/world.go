@@ -72,6 +72,9 @@ type GSLBD struct {
 	Addr    string
 	Process *Process
 
+	// Listen are more addresses that it answers DNS on. A change takes Configure and Restart.
+	Listen []string
+
 	world  *World
 	config string
 }
@@ -303,7 +306,11 @@ func (g *GSLBD) Configure(services string) {
 ns1 3600 IN A 10.1.0.53
 ns2 3600 IN A 10.2.0.53
 `)
-	g.config = g.File("gslbd.yaml", fmt.Sprintf(`dns: {listen: ["%s:53"], nsid: %s, drain_time: 0s}
+	listen := ""
+	for _, a := range g.Listen {
+		listen += fmt.Sprintf(", %q", a+":53")
+	}
+	g.config = g.File("gslbd.yaml", fmt.Sprintf(`dns: {listen: ["%s:53"%[4]s], nsid: %[2]s, drain_time: 2s}
 reports: {listen: "%[1]s:8054", interval: 1s, stale_after: 3s, dead_after: 6s}
 admin: {listen: "127.0.0.1:8053"}
 rtt: {refresh: 10s, silent_for: 10s}
@@ -312,7 +319,7 @@ sites:
   - {name: seoul, zone: apne2-az1, region: ap-northeast-2, location: {continent: AS, country: KR, latitude: 37.57, longitude: 126.98}, capacity: {sessions: 100, bandwidth: 900Mbps, hold: 2s}, token_file: token-seoul}
   - {name: virginia, zone: use1-az1, region: us-east-1, location: {continent: NA, country: US, latitude: 38.95, longitude: -77.45}, capacity: {sessions: 100, bandwidth: 900Mbps, hold: 2s}, token_file: token-virginia}
 zones: [{name: gslb.example.com, file: gslb.example.com.zone}]
-`, g.Addr, g.Name, project(g.t))+services)
+`, g.Addr, g.Name, project(g.t), listen)+services)
 }
 
 // Run starts the server and waits until it is ready.
@@ -320,6 +327,13 @@ func (g *GSLBD) Run() {
 	g.t.Helper()
 	g.Process = g.Start(filepath.Join(g.world.bin, "gslbd"), "--config", g.config)
 	g.await()
+}
+
+// Restart ends the server in order and starts it again.
+func (g *GSLBD) Restart() {
+	g.t.Helper()
+	g.Process.stop()
+	g.Run()
 }
 
 func (g *GSLBD) await() {
