@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// maxServiceBytes bounds what an agent is told of the services of its site, as JSON: half of what it reads of an answer.
+const maxServiceBytes = 2 << 20
+
 // An agentView is what the agents of a site with fresh reports say together (docs/agent.md). Its slices are replaced,
 // never changed. It is guarded by Store.mu.
 type agentView struct {
@@ -73,31 +76,45 @@ func (a *agentReport) match(st *site) {
 		}
 	}
 	a.matched, a.listed = make([][]string, len(st.members)), nil
+	// Members that share a VIP share what it matches: there may be thousands of either.
+	type vip struct {
+		addresses [2]netip.Addr
+		port      uint16
+		protocol  string
+	}
+	byVIP := make(map[vip][]string)
 	listed := make(map[string]bool, len(a.virtual))
 	for i, c := range st.members {
-		add := func(vs *VirtualServer) {
-			name := virtualName(vs)
-			if !slices.Contains(a.matched[i], name) {
-				a.matched[i] = append(a.matched[i], name)
+		cfg := &c.m.cfg
+		var names []string
+		if len(cfg.VirtualServers) > 0 {
+			for _, name := range cfg.VirtualServers {
+				if len(byName[name]) > 0 && !slices.Contains(names, name) {
+					names = append(names, name)
+				}
 			}
+		} else {
+			key := vip{cfg.Addresses, cfg.Port, cfg.Protocol}
+			if known, ok := byVIP[key]; ok {
+				a.matched[i] = known
+				continue
+			}
+			seen := make(map[string]bool)
+			for _, addr := range cfg.Addresses {
+				for _, vs := range byAddr[addr] { // an invalid address is none of a virtual server's
+					if name := virtualName(vs); c.m.listens(vs) && !seen[name] {
+						seen[name] = true
+						names = append(names, name)
+					}
+				}
+			}
+			byVIP[key] = names
+		}
+		a.matched[i] = names
+		for _, name := range names {
 			if !listed[name] {
 				listed[name] = true
 				a.listed = append(a.listed, name)
-			}
-		}
-		for _, name := range c.m.cfg.VirtualServers {
-			for _, vs := range byName[name] {
-				add(vs)
-			}
-		}
-		if len(c.m.cfg.VirtualServers) > 0 {
-			continue
-		}
-		for _, addr := range c.m.cfg.Addresses {
-			for _, vs := range byAddr[addr] { // an invalid address is none of a virtual server's
-				if c.m.listens(vs) {
-					add(vs)
-				}
 			}
 		}
 	}
@@ -129,11 +146,25 @@ func (s *Store) instruct(res *ReportResult, st *site, a *agentReport, now time.T
 		res.Drain = a.listed
 	}
 	var at [2]int // one more than the index of the service's entry for the role
+	size := 0
 	for i, c := range st.members {
 		if i == 0 || c.svc != st.members[i-1].svc {
 			at = [2]int{}
 		}
+		for _, name := range a.matched[i] {
+			size += len(name) + len(`"",`)
+		}
 		role := c.m.cfg.Role
+		if at[role] == 0 {
+			size += len(c.svc.cfg.Name) + len(`{"name":"","state":"draining","deadline_ms":300000,"virtual_servers":[]},`)
+		}
+		if size > maxServiceBytes {
+			// An agent that is told of some services only would take a virtual server for left that others still use.
+			res.Services = nil
+			res.Warnings = append(res.Warnings, fmt.Sprintf("the services of the site match too many virtual servers to be told of (more than %d bytes), "+
+				"so no sessions are ended at their deadline: give members virtual_servers or a port", maxServiceBytes))
+			return
+		}
 		if at[role] == 0 {
 			entry := s.serviceState(c.svc, role, now)
 			entry.VirtualServers = a.matched[i]
@@ -142,11 +173,7 @@ func (s *Store) instruct(res *ReportResult, st *site, a *agentReport, now time.T
 			continue
 		}
 		entry := &res.Services[at[role]-1]
-		for _, name := range a.matched[i] {
-			if !slices.Contains(entry.VirtualServers, name) {
-				entry.VirtualServers = append(slices.Clip(entry.VirtualServers), name)
-			}
-		}
+		entry.VirtualServers = joinNames(entry.VirtualServers, a.matched[i])
 	}
 }
 

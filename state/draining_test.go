@@ -349,3 +349,46 @@ func TestServicesWhileBlind(t *testing.T) {
 		r.wantTold("virginia", "www inactive [web]", up)
 	})
 }
+
+// TestManyServicesAtManyVirtualServers has 200 services at one VIP with as many virtual servers as a report may list:
+// nobody waits for the report, and the agent, who cannot be told of all of it, is told of none.
+func TestManyServicesAtManyVirtualServers(t *testing.T) {
+	many := func(c *state.Config) {
+		one := c.Services[0]
+		c.Services = nil
+		for i := range 200 {
+			one.Name = fmt.Sprintf("s%d.example.com", i)
+			c.Services = append(c.Services, one)
+		}
+	}
+	st, err := state.New(state.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.Configure(two(many))
+	report := func(virtual int) state.ReportResult {
+		r := says("seoul", up)
+		vs := r.VirtualServers[0]
+		r.VirtualServers = nil
+		for i := range virtual {
+			vs.Name, vs.Port = fmt.Sprintf("vs%d", i), uint16(i+1)
+			r.VirtualServers = append(r.VirtualServers, vs)
+		}
+		res, err := st.Report(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	begin := time.Now()
+	res := report(10_000)
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("the report took %s", took)
+	}
+	if len(res.Services) > 0 || !slices.ContainsFunc(res.Warnings, func(w string) bool { return strings.Contains(w, "too many virtual servers to be told of") }) {
+		t.Errorf("%d services, %q", len(res.Services), res.Warnings)
+	}
+	if res = report(100); len(res.Services) != 200 || len(res.Services[199].VirtualServers) != 100 {
+		t.Errorf("%d services", len(res.Services))
+	}
+}
