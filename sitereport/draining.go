@@ -68,8 +68,8 @@ type view struct {
 
 // A use says what services do with a virtual server.
 type use struct {
-	active   bool      // one is active
-	draining bool      // none is active, and one still waits
+	active   []string  // the services that use it
+	draining bool      // no service is active, and one still waits
 	deadline time.Time // of the last that waits, or waited; zero: it never was seen to
 }
 
@@ -102,8 +102,11 @@ func (d *drainer) observe(peer int, now time.Time, sequence uint64, answer *Answ
 	if ms := answer.DeadAfterMS; ms > 0 {
 		v.deadAfter = time.Duration(min(ms, maxDeadAfter.Milliseconds())) * time.Millisecond
 	}
+	type at struct{ service, virtual string }
+	named := make(map[at]bool)
 	for _, s := range answer.Services {
 		for _, name := range s.VirtualServers {
+			named[at{s.Name, name}] = true
 			u := v.services[name]
 			switch s.State {
 			case ServiceDraining:
@@ -115,7 +118,7 @@ func (d *drainer) observe(peer int, now time.Time, sequence uint64, answer *Answ
 				}
 			case ServiceInactive:
 			default: // what is not understood has not left
-				u.active = true
+				u.active = append(u.active, s.Name)
 			}
 			v.services[name] = u
 		}
@@ -123,7 +126,7 @@ func (d *drainer) observe(peer int, now time.Time, sequence uint64, answer *Answ
 	for name, u := range v.services {
 		was := before.services[name]
 		switch {
-		case u.active:
+		case len(u.active) > 0:
 			u.draining, u.deadline = false, time.Time{}
 		case u.deadline.IsZero() && !was.deadline.IsZero():
 			u.deadline = was.deadline
@@ -131,7 +134,9 @@ func (d *drainer) observe(peer int, now time.Time, sequence uint64, answer *Answ
 			u.deadline = now
 		}
 		v.services[name] = u
-		if was.active && u.draining {
+		// A service that is no longer configured has not moved, and nobody knows how long its sessions may stay.
+		removed := func(service string) bool { return !named[at{service, name}] }
+		if len(was.active) > 0 && u.draining && !slices.ContainsFunc(was.active, removed) {
 			d.pending[name] = true
 		}
 	}
@@ -225,7 +230,7 @@ func (d *drainer) act(ctx context.Context) {
 
 // activeInAll says whether every gslbd that was reached has an active service at the virtual server.
 func activeInAll(views []view, name string) bool {
-	return len(views) > 0 && !slices.ContainsFunc(views, func(v view) bool { return !v.services[name].active })
+	return len(views) > 0 && !slices.ContainsFunc(views, func(v view) bool { return len(v.services[name].active) == 0 })
 }
 
 // endSessions decides about the sessions of a virtual server that is pending.
@@ -271,7 +276,7 @@ func (d *drainer) endSessions(ctx context.Context, now time.Time, views []view, 
 			switch u, named := v.services[other]; {
 			case !named:
 				return fmt.Sprintf("knows of no service that left virtual server %q", other)
-			case u.active:
+			case len(u.active) > 0:
 				return fmt.Sprintf("has an active service at virtual server %q", other)
 			}
 		}
@@ -326,15 +331,15 @@ func (d *drainer) drain(ctx context.Context, now time.Time, views []view, name s
 	}
 	slices.Sort(servers)
 	changed, err := actor.Drain(ctx, name, servers)
-	if err != nil {
-		d.failed[name] = failure{now.Add(drainAgain), err.Error()}
-		return
-	}
-	for _, server := range changed {
+	for _, server := range changed { // what was not set after all, keepDrained forgets
 		if d.drained[name] == nil {
 			d.drained[name] = make(map[string]bool)
 		}
 		d.drained[name][server] = true
+	}
+	if err != nil {
+		d.failed[name] = failure{now.Add(drainAgain), err.Error()}
+		return
 	}
 	if len(changed) > 0 {
 		d.log.Warn("servers set to drain", zap.String("virtual_server", name), zap.Strings("servers", changed))

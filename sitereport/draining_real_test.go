@@ -305,10 +305,106 @@ backend be-api
 	if err := reader(operator).EndSessions(t.Context(), "web"); err == nil || !strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("%v", err)
 	}
-	if got, err := reader(operator).Drain(t.Context(), "web", []string{"s1"}); err == nil || got != nil {
+	if got, err := reader(operator).Drain(t.Context(), "web", []string{"s1"}); err == nil || len(got) > 0 {
 		t.Errorf("%v, %v", got, err)
 	}
 	if _, err := reader(admin).Ready(t.Context(), "elsewhere", []string{"s1"}); err == nil {
 		t.Error("a virtual server that does not exist is no error")
+	}
+}
+
+// TestRealHAProxyInDrain has servers that are in drain and out of service for another reason too, by a runtime socket on
+// IPv6: they still are in drain, and can be set back.
+func TestRealHAProxyInDrain(t *testing.T) {
+	program(t, "haproxy")
+	web := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(web.Close)
+	l, err := net.Listen("tcp6", "[::1]:0")
+	if err != nil {
+		t.Skip("SKIP: no IPv6 on the loopback interface: ", err)
+	}
+	socket := l.Addr().String()
+	l.Close()
+	at := web.Listener.Addr()
+	startHAProxy(t, fmt.Sprintf(`
+global
+  stats socket ipv6@%s level admin
+defaults
+  mode http
+  timeout connect 1s
+  timeout client 60s
+  timeout server 60s
+frontend fe
+  bind %s
+  default_backend be
+backend be
+  server s:1 %s track other/t
+  server s2 [2001:db8::1]:80
+backend other
+  server t %s check inter 100ms
+backend leaving
+  option httpchk
+  http-check disable-on-404
+  server s1 %s check inter 100ms
+`, socket, closed(t), at, at, at))
+	h, err := sitereport.NewHAProxy(sitereport.HAProxyOptions{
+		Socket: socket, Timeout: time.Second, Draining: true,
+		VirtualServers: []sitereport.HAProxyVirtualServer{
+			{Name: "web", Frontend: "fe", Backend: "be"}, {Name: "left", Frontend: "fe", Backend: "leaving"},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(what string) {
+		t.Helper()
+		var got string
+		for begin := time.Now(); time.Since(begin) < 20*time.Second; {
+			r, err := h.Read(t.Context())
+			if err != nil {
+				got = err.Error()
+				continue
+			}
+			got = ""
+			for _, v := range r.VirtualServers {
+				for _, s := range v.Servers {
+					got += fmt.Sprintf("%s %s (%s), ", s.Name, s.State, s.Reason)
+				}
+			}
+			if got == what {
+				return
+			}
+		}
+		t.Fatalf("%q, want %q", got, what)
+	}
+	command := func(text string) {
+		t.Helper()
+		conn, err := net.Dial("tcp6", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		io.WriteString(conn, text+"\n")
+		io.Copy(io.Discard, conn)
+	}
+	want("s:1 up (), s2 up (no check), s1 drain (NOLB), ")
+	if got, err := h.Drain(t.Context(), "web", []string{"s:1", "s2", "s1", "s2 state maint;set server be/s2"}); err != nil || fmt.Sprint(got) != "[s:1 s2]" {
+		t.Fatalf("%q, %v", got, err)
+	}
+	command("set server other/t state maint")
+	want("s:1 drain (in drain, and MAINT (via other/t)), s2 drain (), s1 drain (NOLB), ")
+	command("set server other/t state ready")
+	want("s:1 drain (), s2 drain (), s1 drain (NOLB), ")
+	command("set server other/t state maint")
+	want("s:1 drain (in drain, and MAINT (via other/t)), s2 drain (), s1 drain (NOLB), ")
+	if got, err := h.Ready(t.Context(), "web", []string{"s:1", "s2"}); err != nil || fmt.Sprint(got) != "[s:1 s2]" {
+		t.Fatalf("%q, %v", got, err)
+	}
+	want("s:1 maint (MAINT (via other/t)), s2 up (no check), s1 drain (NOLB), ")
+	command("set server other/t state ready")
+	want("s:1 up (), s2 up (no check), s1 drain (NOLB), ")
+	// One that stands aside by its own word is not set back again and again.
+	if got, err := h.Ready(t.Context(), "left", []string{"s1"}); err != nil || len(got) > 0 {
+		t.Errorf("%q, %v", got, err)
 	}
 }

@@ -23,6 +23,7 @@ type slb struct {
 	shared bool // both have one backend
 	may    error
 	fails  error
+	partly bool // it fails after what it was asked for was done
 
 	mu     sync.Mutex
 	begin  time.Time
@@ -90,8 +91,9 @@ func (b *slb) Ready(_ context.Context, name string, servers []string) ([]string,
 func (b *slb) change(name string, servers []string, from, to string) (changed []string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.fails != nil {
-		return nil, b.fails
+	fails := b.fails
+	if fails != nil && !b.partly {
+		return nil, fails
 	}
 	for _, s := range servers {
 		if b.states[name+"/"+s] == from {
@@ -100,7 +102,7 @@ func (b *slb) change(name string, servers []string, from, to string) (changed []
 		}
 	}
 	b.did("%s %s %v", to, name, changed)
-	return changed, nil
+	return changed, fails
 }
 
 func (b *slb) set(server, state string) {
@@ -258,9 +260,21 @@ func TestSessionsEnd(t *testing.T) {
 			}}, []string{"70 82 end web"}, "",
 		},
 		{
+			"the last that was active is no longer configured", false, [][]said{{
+				{0, `"services": [{"name": "a", "state": "active", "virtual_servers": ["web"]}, {"name": "b", "state": "active", "virtual_servers": ["web"]}]`},
+				{20, `"services": [{"name": "a", "state": "draining", "deadline_ms": BY80, "virtual_servers": ["web"]}, {"name": "b", "state": "active", "virtual_servers": ["web"]}]`},
+				{40, `"services": [{"name": "a", "state": "draining", "deadline_ms": BY80, "virtual_servers": ["web"]}]`},
+			}}, nil, "",
+		},
+		{
+			"the one that left is no longer configured", false,
+			[][]said{{{0, active}, {20, draining(60)}, {40, `"services": [{"name": "api", "state": "active", "virtual_servers": ["api"]}]`}}},
+			nil, "knows of no service that left virtual server \"web\"",
+		},
+		{
 			"no deadline is left", false, [][]said{{
 				{0, active},
-				{20, `"services": [{"name": "stays", "state": "draining", "virtual_servers": ["web"]}]`},
+				{20, `"services": [{"name": "www", "state": "draining", "virtual_servers": ["web"]}]`},
 			}}, []string{"20 32 end web"}, "",
 		},
 		{
@@ -407,6 +421,20 @@ func TestEvacuation(t *testing.T) {
 		}
 		if w := g.warned(); len(w) > 0 {
 			t.Errorf("%q", w)
+		}
+	})
+}
+
+// TestDrainedInSpiteOfFailure has the load balancer fail after it did what it was asked for: the servers are in drain, so
+// the reports go on to say that the agent did it.
+func TestDrainedInSpiteOfFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newSLB()
+		b.fails, b.partly = errors.New("no whole answer in 2s"), true
+		g := speaks(said{0, active}, said{20, `"drain": ["web"]`})
+		runDraining(t, b, time.Minute, nil, g)
+		if d := cmp.Diff([]string{"web [s1 s2]"}, drainedOf(g)); d != "" {
+			t.Error(d)
 		}
 	})
 }

@@ -287,7 +287,9 @@ func (h *HAProxy) parse(reply string) (info string, st *haproxyStat, err error) 
 	return info, st, nil
 }
 
-// parseHAProxyDrained returns the servers, as backend/server, that showServers lists in drain and not in maintenance.
+// parseHAProxyDrained returns the servers, as backend/server, that showServers lists in drain. Some of them may be down, or in
+// maintenance that is not their own: it ends when the server which they track or their address comes back, and they
+// are in drain then.
 func parseHAProxyDrained(states string) map[string]bool {
 	drained := make(map[string]bool)
 	var backend, server, admin int // columns; 0: not yet known
@@ -301,8 +303,8 @@ func parseHAProxyDrained(states string) map[string]bool {
 		if min(backend, server, admin) <= 0 || len(cells) <= max(backend, server, admin) {
 			continue
 		}
-		// HAProxy's management guide: 1 forced, 2 inherited and 32 unresolved maintenance, 8 forced drain.
-		if state, err := strconv.ParseUint(cells[admin], 0, 32); err == nil && state&8 != 0 && state&(1|2|32) == 0 {
+		// HAProxy's management guide: 8 is forced drain, 1 forced maintenance.
+		if state, err := strconv.ParseUint(cells[admin], 0, 32); err == nil && state&8 != 0 && state&1 == 0 {
 			drained[cells[backend]+"/"+cells[server]] = true
 		}
 	}
@@ -357,9 +359,15 @@ type haproxyStat struct {
 // server returns what is known of a server, and whether its status is a known one.
 func (st *haproxyStat) server(row *haproxyRow) (Server, bool) {
 	s, known := row.server()
-	// Its check may bring it back any time, and then it still is in drain.
-	if s.State == StateDown && st.drained[row.cell("pxname")+"/"+row.cell("svname")] {
+	if !st.drained[row.cell("pxname")+"/"+row.cell("svname")] {
+		return s, known
+	}
+	// What keeps it out may end any time, and then it still is in drain.
+	switch s.State {
+	case StateDown:
 		s.State, s.Reason = StateDrain, "in drain, and down: "+s.Reason
+	case StateMaint:
+		s.State, s.Reason = StateDrain, "in drain, and "+s.Reason
 	}
 	return s, known
 }
@@ -469,11 +477,11 @@ func (r *haproxyRow) stopped() bool {
 // server returns what the row says of a server, and whether its status is a known one.
 func (r *haproxyRow) server() (Server, bool) {
 	s := Server{Name: r.cell("svname"), Address: r.cell("addr"), State: StateUnknown}
-	if s.Address == "" {
+	status := r.cell("status")
+	if s.Address == "" && status != "MAINT (resolution)" { // which has none for the moment, and keeps its name
 		// Servers of different backends are often called alike, and without an address the name is all there is.
 		s.Name = r.cell("pxname") + "/" + s.Name
 	}
-	status := r.cell("status")
 	word, detail, _ := strings.Cut(status, " ")
 	switch word {
 	case "UP":

@@ -79,21 +79,28 @@ func (h *HAProxy) set(ctx context.Context, virtualServer string, servers []strin
 	}
 	var commands []string
 	for _, s := range all {
-		if s.State == from && slices.Contains(servers, s.Name) {
+		if s.State == from && slices.Contains(servers, s.Name) && !(to == "ready" && s.unforced) {
 			changed = append(changed, s.Name)
 			commands = append(commands, "set server "+s.path+" state "+to)
 		}
 	}
-	if err := h.command(ctx, commands); err != nil {
-		return nil, err
+	failed := h.command(ctx, commands)
+	if failed == nil {
+		return changed, nil
 	}
-	return changed, nil
+	if all, err = h.servers(ctx, virtualServer); err == nil {
+		changed = slices.DeleteFunc(changed, func(name string) bool {
+			return slices.ContainsFunc(all, func(s haproxyServer) bool { return s.Name == name && s.State == from })
+		})
+	}
+	return changed, failed
 }
 
 // A haproxyServer is a server, and how commands name it.
 type haproxyServer struct {
 	Server
-	path string
+	path     string
+	unforced bool // it is in drain because it says so itself (NOLB), which no command ends
 }
 
 // servers asks for the present servers of a virtual server. Commands name only what HAProxy itself named.
@@ -121,7 +128,8 @@ func (h *HAProxy) servers(ctx context.Context, virtualServer string) ([]haproxyS
 	for _, row := range st.backends[backend].servers {
 		s, _ := st.server(row)
 		s.Name = printable(s.Name, MaxName) // as reported
-		all = append(all, haproxyServer{s, backend + "/" + row.cell("svname")})
+		path := backend + "/" + row.cell("svname")
+		all = append(all, haproxyServer{s, path, strings.HasPrefix(row.cell("status"), "NOLB") && !st.drained[path]})
 	}
 	return all, nil
 }

@@ -34,10 +34,10 @@ type Actor interface {
 	// EndSessions ends the sessions that are open at the virtual server's servers, and does nothing else to them.
 	EndSessions(ctx context.Context, virtualServer string) error
 
-	// Drain sets those of the servers to drain that are up now, and returns them.
+	// Drain sets those of the servers to drain that are up now, and returns them; with an error, those that may have been set.
 	Drain(ctx context.Context, virtualServer string, servers []string) ([]string, error)
 
-	// Ready sets those of the servers to ready that are in drain now, and returns them.
+	// Ready sets those of the servers to ready that are in drain now, and returns them, likewise.
 	Ready(ctx context.Context, virtualServer string, servers []string) ([]string, error)
 }
 
