@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -43,6 +44,8 @@ type ZoneAlias struct {
 type ExecConfig struct {
 	Command []string      // the program and its first arguments; empty: there is none
 	Timeout time.Duration // of one run; default 60s
+
+	lock *os.File // that a run inherits; nil: none. See Control.alone
 }
 
 // EtcdOptions say how orders are shared.

@@ -159,6 +159,8 @@ func (c *Control) execState(pic *picture, p *part) (word, why string) {
 		return waiting, "nothing is known yet of the gslbd that was asked to run the program"
 	case running:
 		return evacuating, "the program runs"
+	case last.waits:
+		return evacuating, last.why
 	case last.why != "":
 		return failed, fmt.Sprintf("%s; tried again in %s", last.why, left(pic.now, last.retry))
 	}
@@ -188,6 +190,8 @@ func (c *Control) restoringState(pic *picture, p *part) (word, why string) {
 			why += ", by the gslbd that was asked to run the program"
 		case running:
 			why += ", the program runs"
+		case last.waits:
+			why += ": " + last.why
 		case last.why != "":
 			word, why = failed, fmt.Sprintf("%s: %s; tried again in %s", why, last.why, left(pic.now, last.retry))
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -90,6 +91,9 @@ func (x ExecConfig) run(ctx context.Context, verb string, stdin []byte) ([]byte,
 	out := &bounded{full: cancel}
 	complaint := new(tail)
 	cmd.Stdout, cmd.Stderr = out, complaint
+	if x.lock != nil {
+		cmd.ExtraFiles = []*os.File{x.lock}
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = afterKill

@@ -3,10 +3,14 @@ package control
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -14,6 +18,12 @@ import (
 
 // execRetry is how long a run of the program that failed is left alone.
 const execRetry = time.Minute
+
+// programLock is the file of the state directory that a run of the program has locked; see alone.
+const programLock = "program.lock"
+
+// errUnderWay says that a run of the program goes on that this gslbd did not start.
+var errUnderWay = errors.New("a run from before gslbd was restarted still goes on; if it hangs, end it")
 
 // The marks say what only this gslbd does: another one that knows the same records must not run the program too. That
 // of an evacuation is markAsked until the program has removed everything, then markDone.
@@ -37,6 +47,7 @@ type programs struct {
 type failure struct {
 	why   string
 	retry time.Time
+	waits bool // for a run that another gslbd started: nothing has failed
 }
 
 // state returns what became of the last run of the verb for the evacuation.
@@ -53,7 +64,7 @@ func (g *programs) start(ctx context.Context, c *Control, pic *picture) {
 		if p == nil || !p.open() {
 			continue
 		}
-		var job func(context.Context, *part) error
+		var job func(context.Context, ExecConfig, *part) error
 		verb := verbRemove
 		switch {
 		case p.stays() && p.begun && c.mark(executeMark+e.ID) == markAsked:
@@ -76,11 +87,16 @@ func (g *programs) start(ctx context.Context, c *Control, pic *picture) {
 		g.running = e.ID
 		g.mu.Unlock()
 		g.wg.Go(func() {
-			err := job(ctx, p)
-			g.ended(run, err, c.now())
+			err := c.alone(func(x ExecConfig) error { return job(ctx, x, p) })
+			news := g.ended(run, err, c.now())
 			switch {
 			case err == nil:
 				c.log.Info("evacuation program done", zap.String("evacuation", e.ID), zap.String("verb", verb))
+			case errors.Is(err, errUnderWay):
+				if news {
+					c.log.Warn("evacuation program waits", zap.String("evacuation", e.ID), zap.String("verb", verb), zap.Error(err))
+				}
+				return // without waking Run, which would try again at once
 			case ctx.Err() == nil:
 				c.log.Error("evacuation program failed", zap.String("evacuation", e.ID), zap.String("verb", verb),
 					zap.Duration("retry", execRetry), zap.Error(err))
@@ -91,18 +107,48 @@ func (g *programs) start(ctx context.Context, c *Control, pic *picture) {
 	}
 }
 
-func (g *programs) ended(run string, err error, now time.Time) {
+// ended notes how a run ended. news is false if it failed as the last one did.
+func (g *programs) ended(run string, err error, now time.Time) (news bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.running = ""
+	last := g.failed[run]
 	if err == nil {
 		delete(g.failed, run)
-		return
+		return true
 	}
 	if g.failed == nil {
 		g.failed = map[string]failure{}
 	}
-	g.failed[run] = failure{why: strings.TrimPrefix(err.Error(), "control: "), retry: now.Add(execRetry)}
+	f := failure{why: strings.TrimPrefix(err.Error(), "control: "), retry: now.Add(execRetry)}
+	if errors.Is(err, errUnderWay) {
+		f.retry, f.waits = now, true
+	}
+	g.failed[run] = f
+	return f.why != last.why
+}
+
+// alone runs job while no other run of the program goes on, also none that was left over when a gslbd was killed: every
+// process that job starts inherits the lock, and only those keep it when gslbd dies.
+func (c *Control) alone(job func(ExecConfig) error) error {
+	x := c.cfg.Load().Exec
+	if c.opts.Directory == "" {
+		return job(x)
+	}
+	f, err := os.OpenFile(filepath.Join(c.opts.Directory, programLock), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return errUnderWay
+	case err != nil:
+		return fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	defer func() { _ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }() // from what the program has left behind, too
+	x.lock = f
+	return job(x)
 }
 
 // putsBack reports whether it is this gslbd that runs the program to put back what the part took: the one that was asked
@@ -118,8 +164,7 @@ func (c *Control) putsBack(p *part) bool {
 
 // remove takes what the program lists for the zone out of service. It may be broken off anywhere and begun again: what
 // is about to be removed is in the ledger before, and what has been is no longer in service.
-func (c *Control) remove(ctx context.Context, p *part) error {
-	x := c.cfg.Load().Exec
+func (c *Control) remove(ctx context.Context, x ExecConfig, p *part) error {
 	all, err := x.list(ctx)
 	if err != nil {
 		return err
@@ -167,8 +212,7 @@ func (c *Control) remove(ctx context.Context, p *part) error {
 
 // putBack puts what the part took and is still out of service back as it was. It may be broken off anywhere and begun
 // again.
-func (c *Control) putBack(ctx context.Context, p *part) error {
-	x := c.cfg.Load().Exec
+func (c *Control) putBack(ctx context.Context, x ExecConfig, p *part) error {
 	all, err := x.list(ctx)
 	if err != nil {
 		return err
