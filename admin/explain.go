@@ -17,10 +17,11 @@ import (
 
 // An Explanation is how a query would be decided now.
 type Explanation struct {
-	Name    string `json:"name"`
-	Service string `json:"service"` // that answers for the name
-	Policy  string `json:"policy"`
-	Type    string `json:"type"` // A or AAAA
+	Time    time.Time `json:"time"` // on this machine's clock
+	Name    string    `json:"name"`
+	Service string    `json:"service"` // that answers for the name
+	Policy  string    `json:"policy"`
+	Type    string    `json:"type"` // A or AAAA
 	PoolState
 	Client Client       `json:"client"`
 	Turn   uint64       `json:"turn"` // of the rotating metrics; explaining does not advance it
@@ -104,13 +105,13 @@ func (s *Server) explain(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	e := Explanation{
-		Name: name, Service: svc.Name, Policy: svc.PolicyName, Type: kind,
+		Time: time.Now(), Name: name, Service: svc.Name, Policy: svc.PolicyName, Type: kind,
 		PoolState: newPoolState(svc), Client: newClient(snap, ldns, ecs, usesECS),
 		Turn: svc.Rotation.Turn[family].Load(),
 	}
 	q := policy.NewQuery(len(svc.Members))
 	q.Snapshot, q.Service, q.Family = snap, svc, family
-	q.Now, q.Rand, q.Turn = time.Now(), rand.Uint64(), e.Turn
+	q.Now, q.Rand, q.Turn = e.Time, rand.Uint64(), e.Turn
 	q.LDNS = ldns
 	if usesECS && ecs.Bits() > 0 {
 		q.ECS = ecs

@@ -108,7 +108,7 @@ type Control struct {
 	marks map[string]string // what only this gslbd is to know, as journaled
 }
 
-// applyEvery is how often Run looks for what time and the measured state bring; retryEvery, how often it tries again to
+// applyEvery is how often Run looks for what the measured state and a clock that was set bring; retryEvery, how often it tries again to
 // journal what came from elsewhere.
 const (
 	applyEvery = time.Second
@@ -159,7 +159,10 @@ func (c *Control) Run(ctx context.Context) error {
 	var purged, retried time.Time
 	for {
 		now := c.now()
-		c.applyDue(now)
+		var due <-chan time.Time // so that what expires leaves the answers when it leaves the list of orders
+		if next := c.applyDue(now); !next.IsZero() {
+			due = time.After(next.Sub(now))
+		}
 		c.latch(ctx, now)
 		c.step(ctx, now)
 		if now.Sub(retried) >= retryEvery {
@@ -176,6 +179,7 @@ func (c *Control) Run(ctx context.Context) error {
 			c.evac.wg.Wait()
 			return c.Close()
 		case <-c.wake:
+		case <-due:
 		case <-ticker.C:
 		}
 	}
@@ -418,8 +422,9 @@ func (c *Control) apply(now time.Time) {
 }
 
 // applyDue applies what time or a reload has changed. A clock that was set back counts as a change: what had expired
-// may be in force again, as it is for a gslbd that starts now.
-func (c *Control) applyDue(now time.Time) {
+// may be in force again, as it is for a gslbd that starts now. It returns when time alone brings the next change; zero:
+// never.
+func (c *Control) applyDue(now time.Time) (next time.Time) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	snap := c.opts.Store.Snapshot()
@@ -428,6 +433,7 @@ func (c *Control) applyDue(now time.Time) {
 	if reloaded || due || now.Round(0).Before(c.appliedAt.Round(0)) {
 		c.apply(now)
 	}
+	return c.next
 }
 
 // An OrderState is an order in force.

@@ -204,7 +204,7 @@ func showExplanation(_ string, e admin.Explanation) string {
 	}
 	b.WriteString(wrap("client   ", client))
 	if e.Pool != "" {
-		b.WriteString(wrap("pool     ", poolText(&e.PoolState, time.Time{})))
+		b.WriteString(wrap("pool     ", poolText(&e.PoolState, e.Time)))
 	}
 
 	b.WriteString("\n")
