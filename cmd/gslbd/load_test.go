@@ -108,7 +108,7 @@ evacuation: {exec: {command: [/bin/sh, -e], timeout: 3m}}
 		ZoneAliases: []control.ZoneAlias{{ID: "z1", Names: []string{"zone-a", "zone-b"}}}, ReportInterval: 2 * time.Second,
 		Exec: control.ExecConfig{Command: []string{"/bin/sh", "-e"}, Timeout: 3 * time.Minute},
 	}
-	if diff := cmp.Diff(orders, g.orders); diff != "" {
+	if diff := cmp.Diff(orders, g.orders, cmpopts.IgnoreUnexported(control.ExecConfig{})); diff != "" {
 		t.Errorf("orders (-want +got):\n%s", diff)
 	}
 	check := probes.Check{
