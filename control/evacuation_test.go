@@ -976,6 +976,37 @@ func TestReportsDrainAndRestore(t *testing.T) {
 	})
 }
 
+// An agent that says it has drained ever more servers does not fill the ledger.
+func TestLedgerOfASiteIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		c := w.open(t.TempDir())
+		defer c.Close()
+		mustEvacuate(t, c, evacuationOf("apne2-az1", TypeAgent))
+		w.pass(2*time.Second, c)
+		v := w.view(c)
+		names := make([]string, maxSiteLines+5)
+		for i := range names {
+			names[i] = fmt.Sprintf("odd%d", i)
+		}
+		sites := map[string]*state.Site{}
+		for _, s := range v.snap.Sites {
+			sites[s.Name] = s
+		}
+		sites["seoul"].Drained = []state.DrainedServers{{VirtualServer: "web", Servers: names}, {VirtualServer: "api", Servers: names}}
+		lines := strings.Count(ledger(c), "agent:seoul/")
+		recs, _ := newPicture(v).ledger(new(progress))
+		for _, r := range recs {
+			if r.Taken != nil {
+				lines++
+			}
+		}
+		if lines != maxSiteLines {
+			t.Errorf("%d lines, want %d", lines, maxSiteLines)
+		}
+	})
+}
+
 func TestOutOfDrain(t *testing.T) {
 	told := time.Now()
 	web := func(servers ...string) []state.DrainedServers {

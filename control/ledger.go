@@ -139,6 +139,10 @@ func (pic *picture) ledger(g *progress) (recs []Record, gone []*Taken) {
 	return w.recs, w.gone
 }
 
+// maxSiteLines is how many servers of a site the ledger holds, which is as many as one report may list. An agent that names
+// others in each report must not fill the disk.
+const maxSiteLines = 50_000
+
 // A writer gathers the records that are to be written.
 type writer struct {
 	pic  *picture
@@ -175,10 +179,12 @@ func (w *writer) members(p *part) {
 // drained adds lines for the servers that agents say they have set to drain. Whatever an agent has drained gets a line,
 // also when the evacuation has ended meanwhile, or nothing would ever set it back.
 func (w *writer) drained() {
-	known := map[string]bool{}
+	known, lines := map[string]bool{}, map[string]int{}
 	for _, e := range w.pic.all {
 		if p := e.part(TypeAgent); p != nil {
 			for _, t := range p.lines {
+				site, _ := t.server()
+				lines[site]++
 				known[t.Resource+"/"+strings.Join(t.Removed, "/")] = true
 			}
 		}
@@ -191,7 +197,11 @@ func (w *writer) drained() {
 					if known[resource+"/"+server] {
 						continue
 					}
+					if lines[s.Name] == maxSiteLines {
+						break
+					}
 					if e := w.drainedFor(z, resource+"/"+server); e != nil {
+						lines[s.Name]++
 						w.take(e, TypeAgent, resource, "/"+server, []string{server}, w.pic.now)
 					}
 				}

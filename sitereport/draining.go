@@ -63,7 +63,7 @@ type view struct {
 	sequence  uint64 // of the report that it answers
 	services  map[string]use
 	drain     map[string]bool
-	restore   map[string][]string
+	restore   map[string]map[string]bool
 }
 
 // A use says what services do with a virtual server.
@@ -97,7 +97,7 @@ func (d *drainer) observe(peer int, now time.Time, sequence uint64, answer *Answ
 	before := d.views[peer]
 	v := view{
 		name: before.name, at: now, deadAfter: defaultDeadAfter, sequence: sequence,
-		services: make(map[string]use), drain: make(map[string]bool), restore: make(map[string][]string),
+		services: make(map[string]use), drain: make(map[string]bool), restore: make(map[string]map[string]bool),
 	}
 	if ms := answer.DeadAfterMS; ms > 0 {
 		v.deadAfter = time.Duration(min(ms, maxDeadAfter.Milliseconds())) * time.Millisecond
@@ -144,7 +144,12 @@ func (d *drainer) observe(peer int, now time.Time, sequence uint64, answer *Answ
 		v.drain[name] = true
 	}
 	for _, r := range answer.Restore {
-		v.restore[r.VirtualServer] = append(v.restore[r.VirtualServer], r.Servers...)
+		if v.restore[r.VirtualServer] == nil {
+			v.restore[r.VirtualServer] = make(map[string]bool, len(r.Servers))
+		}
+		for _, server := range r.Servers {
+			v.restore[r.VirtualServer][server] = true
+		}
 	}
 	d.views[peer] = v
 }
@@ -356,7 +361,7 @@ func (d *drainer) restore(ctx context.Context, views []view, name string) {
 		}
 		missing := false
 		for _, v := range views {
-			asks := slices.Contains(v.restore[name], s.Name)
+			asks := v.restore[name][s.Name]
 			wanted, missing = wanted || asks, missing || !asks
 		}
 		if !missing {

@@ -624,3 +624,28 @@ func TestAgentBoundsWarnings(t *testing.T) {
 		}
 	})
 }
+
+// TestHostileGSLBD has one gslbd of three order all that it can think of: nothing is done, and the reports to the others
+// do not wait.
+func TestHostileGSLBD(t *testing.T) {
+	b := newSLB()
+	b.states["web/s2"], b.states["api/s2"] = "drain", "drain"
+	names := `"x"` + strings.Repeat(`,"x"`, 20_000)
+	hostile := &gslbd{answer: func(context.Context, int, *sitereport.Report) (int, string, error) {
+		return http.StatusOK, `{"accepted": true, "interval_ms": 1000, "dead_after_ms": 9223372036854775807,
+			"services": [{"name": "www", "state": "draining", "deadline_ms": -9223372036854775808, "virtual_servers": ["web", "", "be;shutdown"]}, {}],
+			"drain": ["", "web", "api", "api; set server be/s1 state maint"],
+			"restore": [{}, {"virtual_server": "web", "servers": [` + names + `]}, {"virtual_server": "web", "servers": ["s1"]}]}`, nil
+	}}
+	synctest.Test(t, func(t *testing.T) {
+		a, c := speaks(said{0, active}), speaks(said{0, active})
+		b.begin = time.Now()
+		runDraining(t, b, 30*time.Second, nil, a, hostile, c)
+		if len(b.done) > 0 {
+			t.Errorf("%q", b.done)
+		}
+		if n := len(a.seen()); n < 20 {
+			t.Errorf("%d reports in 30 s", n)
+		}
+	})
+}
