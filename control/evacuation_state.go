@@ -154,7 +154,8 @@ func (c *Control) execState(pic *picture, p *part) (word, why string) {
 	case mark == markDone:
 		return evacuated, count(len(p.lines), "resource")
 	case mark == "" && len(p.lines) > 0:
-		return evacuated, count(len(p.lines), "resource") + ", by the gslbd that was asked to run the program"
+		// It is in the ledger before the program runs, and only that gslbd knows how it ended.
+		return waiting, count(len(p.lines), "resource") + ", whose state the gslbd tells that was asked to run the program"
 	case mark == "":
 		return waiting, "nothing is known yet of the gslbd that was asked to run the program"
 	case running:

@@ -1083,7 +1083,7 @@ func TestRestoreWhatAnotherEvacuated(t *testing.T) {
 		}
 		w.expectStates(b, "member evacuated, agent waiting, exec waiting")
 		pass(45 * time.Second)
-		w.expectStates(b, "member evacuated, agent evacuated, exec evacuated", "2 resources, by the gslbd that was asked")
+		w.expectStates(b, "member evacuated, agent evacuated, exec waiting", "2 resources, whose state the gslbd tells that was asked")
 		if got := w.runs(); got != "remove" {
 			t.Errorf("the program ran for: %s", got)
 		}

@@ -219,7 +219,7 @@ func (w *waiter) evacuated(ctx context.Context, r receipts) error {
 			switch {
 			case p.State == "evacuated":
 				executed = executed || p.Type == control.TypeExec
-			case p.Type != control.TypeExec || !executed:
+			case p.Type != control.TypeExec || !executed || p.State != "waiting": // for what another runs
 				return partText(p), nil
 			}
 		}
