@@ -236,7 +236,8 @@ func (k *checker) state() {
 	}
 }
 
-// exec checks the operator's program. Its path is relative to the file, as all paths are.
+// exec checks the operator's program. Its path is relative to the file, as all paths are, and made absolute: a bare name
+// would be looked for in PATH when it is run.
 func (k *checker) exec() {
 	command := k.c.Evacuation.Exec.Command
 	if len(command) == 0 || k.brokenBelow("evacuation.exec.command") {
@@ -251,6 +252,10 @@ func (k *checker) exec() {
 		k.fail(path, "%s is not a file", command[0])
 	case info.Mode().Perm()&0o111 == 0:
 		k.fail(path, "%s cannot be executed (mode %04o): run chmod +x %s", command[0], info.Mode().Perm(), command[0])
+	default:
+		if command[0], err = filepath.Abs(command[0]); err != nil {
+			k.fail(path, "%s: write an absolute path", err)
+		}
 	}
 }
 

@@ -229,6 +229,21 @@ func TestEvacuation(t *testing.T) {
 	if got := c.Evacuation.Exec.Command; !slices.Equal(got, []string{program, "bin/evacuate"}) {
 		t.Errorf("command is %q", got)
 	}
+	// Also where the file itself is given by a relative path: what has no slash would be looked for in PATH.
+	program = filepath.Join(filepath.Dir(path), "evacuate")
+	if err := os.WriteFile(program, nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("evacuation: {exec: {command: [./evacuate]}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(filepath.Dir(path))
+	if c, _, err = config.Load(filepath.Base(path)); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Evacuation.Exec.Command; !filepath.IsAbs(got[0]) || filepath.Base(got[0]) != "evacuate" {
+		t.Errorf("command is %q", got)
+	}
 }
 
 func TestChecks(t *testing.T) {
