@@ -668,3 +668,131 @@ func TestServiceServesByWhatMayBeAnswered(t *testing.T) {
 		})
 	})
 }
+
+// What is restored is all that was known of the servers, so that the restart itself is neither failover nor failback.
+func TestRestartIsNoFailback(t *testing.T) {
+	half := []string{"a1", "d1"}
+	for _, f := range []state.Failback{state.FailbackAuto, state.FailbackDelay, state.FailbackManual} {
+		t.Run(f.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := keptIn(t)
+				c := failsBack(f, time.Minute)
+				c.Services[0].FailoverRatio = 0.75
+				r := startIn(t, c, dir)
+				r.last(10*time.Second, half...)
+				r.wantPool("2 of 4", state.Backup, false)
+				since := r.service().PoolSince
+				for range 2 { // the second time nothing has been heard in between
+					r.stop()
+					time.Sleep(20 * time.Second)
+					r = startIn(t, c, dir)
+					time.Sleep(20 * time.Second)
+					synctest.Wait()
+					r.wantPool("restarted", state.Backup, false)
+					if svc := r.service(); svc.PoolServersUp != 2 || svc.PoolServers != 4 || !svc.PoolSince.Equal(since) {
+						t.Errorf("%d of %d servers, in force since %s; want 2 of 4, since %s", svc.PoolServersUp, svc.PoolServers, svc.PoolSince, since)
+					}
+				}
+				r.report(&state.Report{Site: "ig-a", VirtualServers: []state.VirtualServer{vs("ig-a", "192.0.2.0", 0, up, up)}})
+				r.settle()
+				r.wantPool("ig-a is whole, ig-d as it was", map[bool]state.Role{true: state.Primary, false: state.Backup}[f == state.FailbackAuto], f != state.FailbackAuto)
+				if svc := r.service(); svc.PoolServersUp != 3 {
+					t.Errorf("%d servers, want 3", svc.PoolServersUp)
+				}
+			})
+		})
+	}
+}
+
+// A site that was silent before a restart goes on counting as it did.
+func TestRestartWhileStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := keptIn(t)
+		c := failover(0.75)
+		r := startIn(t, c, dir)
+		r.last(5*time.Second, "a1", "d1")
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		r.wantPool("silent, and all of them up", state.Primary, false)
+		r.stop()
+		r = startIn(t, c, dir)
+		r.wantPool("restarted", state.Primary, false)
+		if n := r.logged("pool changed"); n != 0 {
+			t.Errorf("%d changes by the restart", n)
+		}
+	})
+}
+
+// A failback delay that runs out while gslbd does not run ends when the primaries have been heard of, and not by what
+// was known of them before.
+func TestFailbackDelayThatEndsDuringARestart(t *testing.T) {
+	tests := []struct {
+		name string
+		news func(*rig)
+		want state.Role
+	}{
+		{"they still suffice", func(r *rig) { r.machines() }, state.Primary},
+		{"they no longer do", func(r *rig) { r.machines(failing...) }, state.Backup},
+		{"one of them has not spoken yet", func(r *rig) {
+			r.report(&state.Report{Site: "ig-a", VirtualServers: []state.VirtualServer{vs("ig-a", "192.0.2.0", 0, up, up)}})
+			r.settle()
+		}, state.Backup},
+		{"one of them never does", func(r *rig) {
+			for range 13 {
+				for i, site := range []string{"ig-a", "ig-b"} {
+					r.report(&state.Report{Site: site, VirtualServers: []state.VirtualServer{vs(site, fmt.Sprintf("192.0.2.%d", i), 0, up, up)}})
+				}
+				time.Sleep(5 * time.Second)
+			}
+		}, state.Primary},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := keptIn(t)
+				c := failsBack(state.FailbackDelay, time.Minute)
+				r := startIn(t, c, dir)
+				r.last(5*time.Second, failing...)
+				r.last(30 * time.Second)
+				r.stop()
+				time.Sleep(2 * time.Minute)
+				r = startIn(t, c, dir)
+				r.wantPool("nothing is heard yet", state.Backup, true)
+				if svc := r.service(); !svc.HeldUntil.IsZero() || !strings.HasSuffix(svc.HeldWhy, "and must be heard of after the restart") {
+					t.Errorf("until %s, %q", svc.HeldUntil, svc.HeldWhy)
+				}
+				tt.news(r)
+				if svc := r.service(); svc.Pool != tt.want {
+					t.Errorf("pool %s (%s), want %s", svc.Pool, svc.PoolWhy, tt.want)
+				}
+			})
+		})
+	}
+	t.Run("own checks", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			dir := keptIn(t)
+			c := failsBack(state.FailbackDelay, time.Minute)
+			c.Services[0].HasCheck, c.Services[0].UnknownUp = true, false
+			check := func(r *rig, up bool, members ...string) {
+				for _, m := range members {
+					r.s.Check(state.CheckResult{Service: "www.example.com", Member: m, Up: up, Err: map[bool]string{false: "HTTP 500"}[up]})
+				}
+				r.settle()
+			}
+			r := startIn(t, c, dir)
+			check(r, true, backups...)
+			check(r, false, primaries...)
+			r.wantPool("failover", state.Backup, false)
+			check(r, true, "ig-a")
+			r.wantPool("one of two", state.Backup, true)
+			r.stop()
+			time.Sleep(2 * time.Minute)
+			r = startIn(t, c, dir)
+			r.wantPool("nothing is checked yet", state.Backup, true)
+			check(r, true, "ig-a")
+			r.wantPool("one is", state.Backup, true)
+			check(r, false, "ig-d") // as before the restart, which is news all the same
+			r.wantPool("both are", state.Primary, false)
+		})
+	})
+}

@@ -82,7 +82,7 @@ func (c *checkSource) apply(r CheckResult, now time.Time) bool {
 	}
 	c.has, c.up, c.unreachable = true, r.Up, r.Unreachable
 	c.ok = r.Up && r.Err == ""
-	return before.has != c.has || before.up != c.up || before.ok != c.ok || before.why != c.why || before.unrunnable ||
+	return before.has != c.has || before.at.IsZero() || before.up != c.up || before.ok != c.ok || before.why != c.why || before.unrunnable ||
 		before.unreachable != c.unreachable || before.latency != c.latency
 }
 

@@ -93,6 +93,7 @@ type fileMember struct {
 	Servers   int    `json:"servers,omitzero"`
 	ServersUp int    `json:"servers_up,omitzero"`
 	Counted   bool   `json:"counted,omitzero"` // a report told of servers
+	Fresh     bool   `json:"fresh,omitzero"`   // and the share went by what it told
 
 	// Listed says which agent last listed a virtual server that the member names.
 	Listed map[string]string `json:"listed,omitempty"`
@@ -425,7 +426,7 @@ func (s *Store) capture(now time.Time) *fileState {
 		for _, m := range svc.members {
 			fm := fileMember{
 				Name: m.cfg.Name, Site: m.site.cfg.Name,
-				Counted: m.servers.known, Servers: m.servers.size, ServersUp: m.servers.up,
+				Counted: m.servers.known, Servers: m.servers.size, ServersUp: m.servers.up, Fresh: m.countsServers(),
 				Listed: maps.Clone(m.listed),
 			}
 			for f := range m.health {
@@ -523,7 +524,7 @@ func (s *Store) restore(f *fileState, now time.Time) {
 				continue
 			}
 			if fm.Counted && fm.Servers >= 0 && fm.Servers <= math.MaxInt32 {
-				m.servers = serverCount{known: true, up: min(max(fm.ServersUp, 0), fm.Servers), size: fm.Servers}
+				m.servers = serverCount{known: true, fresh: fm.Fresh, up: min(max(fm.ServersUp, 0), fm.Servers), size: fm.Servers}
 			}
 			for _, name := range m.cfg.VirtualServers {
 				if agent, ok := fm.Listed[name]; ok {

@@ -127,12 +127,17 @@ func (s *Store) evalHold(svc *service, sh share, now time.Time) (ended string) {
 			h.since = now
 		}
 		until := h.since.Add(delay)
-		if !now.Before(until) {
-			h.since = time.Time{}
+		h.why = fmt.Sprintf("failback delay: the primaries must suffice for %s", delay)
+		switch {
+		case now.Before(until):
+			s.wakeAt(until)
+		case svc.unheard(now, s.cfg.DeadAfter): // whether they still do is not known
+			h.why += ", and must be heard of after the restart"
+			s.wakeAt(svc.began.Add(s.cfg.DeadAfter))
+		default:
+			h.since, h.why = time.Time{}, ""
 			return fmt.Sprintf("the primaries have sufficed for %s", delay)
 		}
-		s.wakeAt(until)
-		h.why = fmt.Sprintf("failback delay: the primaries must suffice for %s", delay)
 	}
 	h.on = true
 	return ""
@@ -259,8 +264,34 @@ func (m *member) poolServers(healthy bool) (up, size int) {
 	switch {
 	case !healthy:
 		return 0, c.size
-	case !c.known, m.forced == ForcedUp, !c.fresh, m.site.freshness != Fresh:
+	case m.forced == ForcedUp, !m.countsServers():
 		return c.size, c.size
 	}
 	return c.up, c.size
+}
+
+// countsServers reports whether the last report's servers count one by one. What was known before a restart does until
+// the site speaks or its time to do so is over.
+func (m *member) countsServers() bool {
+	return m.servers.known && m.servers.fresh && (m.site.freshness == Fresh || m.site.restored())
+}
+
+// restored reports whether the site has not spoken since a restart, and still may be as it was before.
+func (st *site) restored() bool { return st.freshness == Stale && !st.graceUntil.IsZero() }
+
+// unheard reports whether the service stays in its backups by what was known before a restart: some primary that had a
+// source has not been told of since. It lasts dead_after at most.
+func (svc *service) unheard(now time.Time, deadAfter time.Duration) bool {
+	for _, m := range svc.members {
+		if m.cfg.Role != Primary || m.forced != NotForced {
+			continue
+		}
+		for f := range m.health {
+			h := &m.health[f]
+			if (h.report.ever && m.site.restored()) || (h.check.has && h.check.at.IsZero() && now.Sub(svc.began) < deadAfter) {
+				return true
+			}
+		}
+	}
+	return false
 }

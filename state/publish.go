@@ -85,8 +85,8 @@ func (s *Store) build(now time.Time) *Snapshot {
 			Rotation: svc.rotation, Counters: svc.counters,
 			id: svc.id, usesRTT: svc.cfg.UsesRTT, recent: svc.recent,
 		}
-		if !svc.hold.since.IsZero() {
-			out.HeldUntil = svc.hold.since.Add(svc.cfg.FailbackDelay)
+		if until := svc.hold.since.Add(svc.cfg.FailbackDelay); !svc.hold.since.IsZero() && until.After(now) {
+			out.HeldUntil = until
 		}
 		first := next
 		for j, m := range svc.members {

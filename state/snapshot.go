@@ -229,7 +229,7 @@ type Service struct {
 	Failback   Failback
 	Held       bool      // the primaries suffice again, and failback holds the backups in force
 	HeldWhy    string    // shown to people
-	HeldUntil  time.Time // of failback: delay, unless the condition breaks; zero: not known, since an operator must say so, or while blind
+	HeldUntil  time.Time // of failback: delay, unless the condition breaks; zero: not known, since an operator must say so, while blind, or until the primaries are heard of after a restart
 	Unlatched  bool      // failback: manual holds it, or would, and no latch stands for that yet: control makes one
 	StagedPool Role      // the pool that would be in force if all staged orders stood at 100 %
 	MinServing int       // members that are up which an evacuation must leave
