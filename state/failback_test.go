@@ -240,6 +240,46 @@ func TestLatchOfTheFleet(t *testing.T) {
 	})
 }
 
+// That a latch was passed is no measurement, and outlives any stop. One that was not passed says nothing of the backups
+// that have not been heard of yet.
+func TestPassedLatchOutlivesALongStop(t *testing.T) {
+	for _, passed := range []bool{true, false} {
+		t.Run(fmt.Sprintf("passed=%v", passed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := keptIn(t)
+				c := failsBack(state.FailbackManual, 0)
+				c.Services[0].UnknownUp = false
+				r := startIn(t, c, dir)
+				r.machines()
+				r.latch("l1", "")
+				r.wantPool("latched", state.Backup, true)
+				if passed {
+					r.machines("b1", "b2", "c1", "c2")
+					r.machines()
+					r.wantPool("passed", state.Primary, false)
+				}
+				for range 2 { // the second stop tells that it is written again
+					r.stop()
+					time.Sleep(time.Hour)
+					r = startIn(t, c, dir)
+					r.latch("l1", "")
+					r.want(false, primaries...) // what was measured is forgotten
+				}
+				for i, site := range []string{"ig-a", "", "", "ig-d"} { // the primaries report first
+					if site != "" {
+						r.report(&state.Report{Site: site, VirtualServers: []state.VirtualServer{vs(site, fmt.Sprintf("192.0.2.%d", i), 0, up, up)}})
+					}
+				}
+				r.settle()
+				r.machines()
+				r.wantPool("started anew", map[bool]state.Role{true: state.Primary, false: state.Backup}[passed], !passed)
+				r.latch("l2", "")
+				r.wantPool("another latch", state.Backup, true)
+			})
+		})
+	}
+}
+
 func TestLatchAndNothingHealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, failsBack(state.FailbackManual, 0))

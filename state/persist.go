@@ -160,14 +160,33 @@ func (s *Store) open() error {
 	}
 	(&keeper{s: s}).note(err)
 	var st fileState
-	if s.read(stateFile, stateFormat, &st, &st.header) {
-		s.restored = &st
-		var rtt fileRTT
-		if s.read(rttFile, rttFormat, &rtt, &rtt.header) {
-			st.rtt = &rtt
-		}
+	if !s.read(stateFile, stateFormat, &st, &st.header) {
+		return nil
+	}
+	s.restored = &st
+	if s.tooOld(stateFile, &st.header) {
+		st.forgetMeasured()
+		return nil
+	}
+	s.log.Info("kept state found", zap.Duration("age", max(time.Since(st.Written), 0)))
+	var rtt fileRTT
+	if s.read(rttFile, rttFormat, &rtt, &rtt.header) && !s.tooOld(rttFile, &rtt.header) {
+		st.rtt = &rtt
 	}
 	return nil
+}
+
+// forgetMeasured leaves what does not age: which latches were passed. One that was not is no matter of this gslbd, whose
+// backups may not have been heard of yet.
+func (f *fileState) forgetMeasured() {
+	f.Sites = nil
+	for i := range f.Services {
+		kept := fileService{Name: f.Services[i].Name}
+		if h := f.Services[i].Hold; h.Passed {
+			kept.Hold = fileHold{Latch: h.Latch, Passed: true}
+		}
+		f.Services[i] = kept
+	}
 }
 
 // take makes the state directory and takes its lock, if it is not held yet. Where nothing can be written there, a lock that
@@ -230,8 +249,8 @@ func unwritable(err error) bool {
 	return false
 }
 
-// read reads one kept file into v, whose header is h. It reports whether v is to be used. What cannot be read is kept
-// aside, so that nothing is lost and the next start does not stumble over it again.
+// read reads one kept file into v, whose header is h. It reports whether there is one. What cannot be read is kept aside,
+// so that nothing is lost and the next start does not stumble over it again.
 func (s *Store) read(name, format string, v any, h *header) bool {
 	path := filepath.Join(s.dir, name)
 	err := func() error {
@@ -259,11 +278,17 @@ func (s *Store) read(name, format string, v any, h *header) bool {
 		s.log.Warn("kept state unreadable; starting without it", fields...)
 		return false
 	}
-	if age := time.Since(h.Written); age >= keepFor || age <= -keepFor {
-		s.log.Info("kept state too old; starting without it", zap.String("file", path), zap.Time("written", h.Written))
-		return false
-	}
 	return true
+}
+
+// tooOld reports whether what a kept file says of measurements no longer counts.
+func (s *Store) tooOld(name string, h *header) bool {
+	age := time.Since(h.Written)
+	old := age >= keepFor || age <= -keepFor
+	if old {
+		s.log.Info("kept state too old; starting without it", zap.String("file", filepath.Join(s.dir, name)), zap.Time("written", h.Written))
+	}
+	return old
 }
 
 func decodeFile(data []byte, format string, v any, h *header) error {
@@ -513,9 +538,10 @@ func (s *Store) restore(f *fileState, now time.Time) {
 			continue
 		}
 		svc.poolMoved = c.past(fs.PoolMoved)
+		h := &fs.Hold
+		svc.hold.latch, svc.hold.passed = h.Latch, h.Passed
 		if svc.hasBackups && fs.Pool <= Backup && !fs.PoolSince.IsZero() {
 			svc.poolSet, svc.pool, svc.poolSince, svc.poolWhy = true, fs.Pool, c.past(fs.PoolSince), fs.PoolWhy
-			h := &fs.Hold
 			svc.hold = hold{h.On, h.Why, c.past(h.Since), h.Latch, h.Passed, h.Failback, h.Released, h.Unproven}
 		}
 		for _, fm := range fs.Members {
@@ -541,7 +567,6 @@ func (s *Store) restore(f *fileState, now time.Time) {
 	if f.rtt != nil {
 		s.rtt.restore(f.rtt, s.sites, now)
 	}
-	s.info("kept state restored", zap.Duration("age", max(now.Sub(f.Written), 0)))
 }
 
 func (h *health) restore(f *fileHealth, c clock, hasCheck, sameAddress bool) {
