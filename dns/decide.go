@@ -150,7 +150,7 @@ func (r *Responder) account(s *service, svc *state.Service, family state.Family)
 	if d.Kind == policy.Answer && d.N > 0 {
 		first := d.Members[0]
 		member = first.Index
-		first.Selected[family].Add(state.SelectedUnit)
+		first.Select(family, d.Apart)
 	}
 	svc.Counters.Add(r.shard, uint8(d.Reason), member)
 	if r.store != nil {

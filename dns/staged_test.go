@@ -1,10 +1,14 @@
 package dns_test
 
 import (
+	"fmt"
+	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"gslbd/dns"
+	"gslbd/policy"
 	"gslbd/state"
 )
 
@@ -56,5 +60,41 @@ func TestMovedClients(t *testing.T) {
 	}
 	if moved < 16 || moved > 48 {
 		t.Errorf("%d of 64 networks are moved, at a share of a half", moved)
+	}
+}
+
+// A stage takes its share of the zone's answers away: the clients that it leaves alone do not make up for those that it
+// moves.
+func TestStageTakesItsShareAway(t *testing.T) {
+	steps := []policy.StepOptions{{Metric: "health"}, {Metric: "capacity"}, {Metric: "least-selected", HalfLife: time.Minute}, {Metric: "static", Method: "round-robin"}}
+	all := []string{"198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4"}
+	for _, members := range []int{2, 4} {
+		for _, share := range []float64{0, 0.25, 0.5, 1} {
+			t.Run(fmt.Sprintf("%d members, %g", members, share), func(t *testing.T) {
+				w := newWorld(t, []dns.ZoneOptions{{Name: "gslb.test", File: writeZone(t, ""), ECS: true}},
+					testService{name: "www.gslb.test", ttl: 30, members: all[:members], steps: steps})
+				w.store.SetOrders(state.Orders{Force: func(_, _, site, _ string) state.Force {
+					switch {
+					case site != "s0" || share == 0:
+						return state.Force{}
+					case share == 1:
+						return state.Force{Forced: state.ForcedEvacuated}
+					}
+					return state.Force{Stages: []state.Stage{{Order: 1, Share: share}}}
+				}})
+				r := w.responder(t, dns.Options{ECS: true})
+				const queries = 8000
+				got := 0.
+				for i := range queries {
+					reply, _ := ask(t, r, question("www.gslb.test.", "A", edns(1232, raw(8, 0, 1, 24, 0, 20, byte(i>>8), byte(i)))), false)
+					if strings.Contains(show(reply), all[0]) {
+						got += 1. / queries
+					}
+				}
+				if want := (1 - share) / float64(members); math.Abs(got-want) > 0.02 {
+					t.Errorf("the zone gets %.3f of the answers, want %.3f", got, want)
+				}
+			})
+		}
 	}
 }

@@ -59,6 +59,7 @@ func shed(q *Query, set []Candidate) int {
 	client := q.clientHash()
 	away := func(c *Candidate) bool { return drawn(client, c.Hash, saltShed) < c.Site.Shed }
 	n := keep(set, func(c *Candidate) bool { return !away(c) })
+	q.scratch.apart = q.scratch.apart || n < len(set)
 	if n == 0 {
 		n = keep(set, func(c *Candidate) bool { return c.Site.Shed <= least })
 	}

@@ -42,6 +42,7 @@ type scratch struct {
 	aside  []Candidate // what they set aside
 	set    []Candidate // what the metrics reorder
 	answer int         // which answer is being chosen, from 0
+	apart  bool        // a staged order, slow start or shedding holds this client back from some member
 
 	client client // see client.go
 	notes  map[*state.Member]TraceMember
@@ -73,7 +74,7 @@ func (q *Query) grow(members int) {
 func (c *Chain) Decide(q *Query, d *Decision) {
 	*d = Decision{TTL: q.Service.TTL}
 	q.Scope = 0
-	q.scratch.client = client{}
+	q.scratch.client, q.scratch.apart = client{}, false
 	q.grow(len(q.Service.Members))
 	if q.Trace != nil {
 		*q.Trace = Trace{Constraints: []TraceStep{}, Steps: []TraceStep{}}
@@ -109,8 +110,11 @@ func (c *Chain) Decide(q *Query, d *Decision) {
 		}
 		q.scratch.answer = d.N
 		settled := c.run(q, d.AllDown)
-		if d.N == 0 && !d.AllDown && settled != ReasonConstraints {
-			d.Reason = settled
+		if d.N == 0 {
+			d.Apart = q.scratch.apart
+			if !d.AllDown && settled != ReasonConstraints {
+				d.Reason = settled
+			}
 		}
 		first := q.scratch.set[0].Member
 		d.Members[d.N] = first
@@ -221,7 +225,14 @@ func (q *Query) gather(name string, staged bool) Reason {
 	q.recordConstraint(name)
 
 	// (2) Without those forced down, evacuated, or moved away from for this client.
-	s.all = partition(s.all, &s.aside, func(c *Candidate) bool { return c.Forced < state.ForcedDown && q.moved(c.Member) == nil })
+	s.all = partition(s.all, &s.aside, func(c *Candidate) bool {
+		if c.Forced >= state.ForcedDown {
+			return false
+		}
+		moved := q.moved(c.Member) != nil
+		s.apart = s.apart || moved
+		return !moved
+	})
 	q.traceOrders()
 	q.recordConstraint("orders")
 	return reason

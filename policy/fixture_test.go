@@ -86,7 +86,7 @@ func newWorld(names ...string) *world {
 				netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}),
 				netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 2: 0xd, 3: 0xb8, 15: byte(i + 1)}),
 			},
-			Up: [2]bool{true, true}, Selected: &state.Selections{},
+			Up: [2]bool{true, true}, Selected: &state.Selections{}, SelectedApart: &state.Selections{},
 		})
 	}
 	return w

@@ -236,12 +236,7 @@ func (r *run) begin(svc *state.Service) bool {
 	r.service.Members = make([]*state.Member, len(svc.Members))
 	for i, m := range svc.Members {
 		members[i] = *m
-		members[i].Selected = new(state.Selections)
-		if m.Selected != nil {
-			for f := range m.Selected {
-				members[i].Selected[f].Store(m.Selected[f].Load())
-			}
-		}
+		members[i].Selected, members[i].SelectedApart = m.Selected.Clone(), m.SelectedApart.Clone()
 		r.service.Members[i] = &members[i]
 	}
 	r.query.Service = &r.service
@@ -266,7 +261,7 @@ func (r *run) decide(c *state.Client, weight float64, families []state.Family, o
 		switch {
 		case d.Kind == Answer && d.N > 0:
 			first := d.Members[0]
-			first.Selected[f].Add(state.SelectedUnit)
+			first.Select(f, d.Apart)
 			outcome[first.Index]++
 			answered++
 		case d.Kind == LastResort:

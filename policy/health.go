@@ -51,6 +51,7 @@ func mark(q *Query, set []Candidate) bool {
 		c := &set[i]
 		if share := heldBack(q, c.Member); !c.Rejected && share > 0 {
 			c.Rejected = drawn(q.clientHash(), c.Hash, saltSlowStart) < share
+			q.scratch.apart = q.scratch.apart || c.Rejected
 		}
 	}
 	return true

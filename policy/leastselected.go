@@ -8,8 +8,8 @@ import (
 	"gslbd/state"
 )
 
-// leastSelected keeps the members with the fewest selections per weight. state counts and decays them, by family; they
-// are only read here.
+// leastSelected keeps the members with the fewest selections per weight. state counts and decays them, by family and
+// apart for clients that something is held back from; they are only read here.
 type leastSelected struct {
 	halfLife time.Duration // for state, by way of Chain.HalfLife
 }
@@ -26,13 +26,17 @@ func (leastSelected) Keep(q *Query, set []Candidate) int {
 	for i := range set {
 		c := &set[i]
 		c.Value, c.NoData = 0, false
-		if c.Selected != nil {
-			c.Value = float64(c.Selected[q.Family].Load()) / state.SelectedUnit / weight(c)
+		if s := c.Selections(q.scratch.apart); s != nil {
+			c.Value = float64(s[q.Family].Load()) / state.SelectedUnit / weight(c)
 		}
 	}
 	q.numbers(set, func(c *Candidate) string { return fmt.Sprintf("%.4g selections", c.Value*weight(c)) })
 	if q.Trace != nil {
-		q.note("decayed, per weight, %s only", q.Family)
+		if q.scratch.apart {
+			q.note("decayed, per weight, %s only, of clients that are held back from some member", q.Family)
+		} else {
+			q.note("decayed, per weight, %s only", q.Family)
+		}
 	}
 	best, _ := lowest(set)
 	return keepUpTo(set, best)

@@ -1,7 +1,14 @@
 package policy_test
 
 import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"gslbd/policy"
 	"gslbd/state"
@@ -20,7 +27,7 @@ func TestLeastSelected(t *testing.T) {
 		{"nobody was", func(*world) {}, "a=0 selections b=0 selections c=0 selections | ", "kept all"},
 		{"nobody is counted", func(w *world) {
 			for _, m := range w.Members {
-				m.Selected = nil
+				m.Selected, m.SelectedApart = nil, nil
 			}
 		}, "a=0 selections b=0 selections c=0 selections | ", "kept all"},
 		{"the fewest", func(w *world) { count(w, "a", 3); count(w, "b", 2.5); count(w, "c", 4) }, "b=2.5 selections | a=3 selections c=4 selections", "decided"},
@@ -78,4 +85,77 @@ func TestLeastSelected(t *testing.T) {
 			t.Errorf("a was selected %d times, want 3000", got)
 		}
 	})
+}
+
+// What some clients are kept away from is not made up for with the others: a share of the clients is that share of the
+// answers. Nor do those that are kept away pile up on one of the rest.
+func TestHeldBackClientsRotateApart(t *testing.T) {
+	tests := []struct {
+		name    string
+		members string
+		set     func(*world, float64)
+		without []string // those that are held back
+	}{
+		{"one of two is evacuated in stages", "a b", func(w *world, share float64) { w.of("a").Moved = stage(share) }, []string{"a"}},
+		{"one of four", "a b c d", func(w *world, share float64) { w.of("a").Moved = stage(share) }, []string{"a"}},
+		{"two of four", "a b c d", func(w *world, share float64) { w.of("a").Moved, w.of("b").Moved = stage(share), stage(share) }, []string{"a", "b"}},
+		{"one of two sheds", "a b", func(w *world, share float64) { w.of("a").Site.Shed = share }, []string{"a"}},
+		{"one of four sheds", "a b c d", func(w *world, share float64) { w.of("a").Site.Shed = share }, []string{"a"}},
+		{"one of four starts slowly", "a b c d", func(w *world, share float64) {
+			w.SlowStart = 90 * time.Second
+			w.of("a").Recovered[state.V4] = now.Add(-time.Duration((1 - share/0.9) * float64(w.SlowStart)))
+		}, []string{"a"}},
+	}
+	c := build(t, defaultChain...)
+	for _, tt := range tests {
+		for _, share := range []float64{0.25, 0.5, 0.75} {
+			t.Run(fmt.Sprintf("%s: %g", tt.name, share), func(t *testing.T) {
+				w := newWorld(strings.Fields(tt.members)...)
+				tt.set(w, share)
+				const queries = 20_000
+				rnd := rand.New(rand.NewPCG(1, 2))
+				got := map[string]float64{}
+				q := w.query()
+				for i := range queries {
+					var d policy.Decision
+					q.Turn, q.LDNS = uint64(i), netip.AddrFrom4([4]byte{20, byte(rnd.IntN(256)), byte(rnd.IntN(256)), 1})
+					c.Decide(q, &d)
+					d.Members[0].Select(state.V4, d.Apart)
+					got[d.Members[0].Name] += 1. / queries
+				}
+				n := float64(len(w.Members))
+				rest := n - float64(len(tt.without))
+				for _, m := range w.Members {
+					want := (1-share)/n + share/rest
+					if slices.Contains(tt.without, m.Name) {
+						want = (1 - share) / n
+					}
+					if math.Abs(got[m.Name]-want) > 0.02 {
+						t.Errorf("%s gets %.3f of the answers, want %.3f", m.Name, got[m.Name], want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A single resolver that a staged order moves goes on seeing every other member.
+func TestASingleMovedClientSeesTheRest(t *testing.T) {
+	w := newWorld("a", "b", "c")
+	w.of("a").Moved = stage(0.25)
+	w.of("b").Select(state.V4, false) // it is behind, and nobody else asks
+	w.of("b").Weight, w.of("c").Weight = 30, 10
+	c, q := build(t, defaultChain...), w.query()
+	client(true)(q)
+	got := map[string]int{}
+	for i := range 400 {
+		var d policy.Decision
+		q.Turn = uint64(i)
+		c.Decide(q, &d)
+		d.Members[0].Select(state.V4, d.Apart)
+		got[d.Members[0].Name]++
+	}
+	if got["a"] != 0 || got["b"] != 300 || got["c"] != 100 {
+		t.Errorf("answers: %v, want b 300 and c 100", got)
+	}
 }

@@ -67,6 +67,12 @@ func (n *naive) pool() group {
 	return pool
 }
 
+// apart reports whether the client rotates apart, since it is moved away from a candidate.
+func (n *naive) apart() bool {
+	pool := append(where(n.w.Members, func(m *state.Member) bool { return m.InPool }), n.pool()...)
+	return len(where(where(pool, n.has), func(m *state.Member) bool { return !ordered(m) && n.moved(m) })) > 0
+}
+
 // candidates applies the constraints.
 func (n *naive) candidates() (all group, reason string) {
 	all = where(n.pool(), n.has)
@@ -254,7 +260,11 @@ func (n *naive) metric(o policy.StepOptions, set group) group {
 		return best(set, func(m *state.Member) (float64, bool) { return -float64(m.Preference), true }, equal)
 	case "least-selected":
 		return best(set, func(m *state.Member) (float64, bool) {
-			return float64(m.Selected[n.f].Load()) / state.SelectedUnit / weight(m), true
+			s := m.Selected
+			if n.apart() {
+				s = m.SelectedApart
+			}
+			return float64(s[n.f].Load()) / state.SelectedUnit / weight(m), true
 		}, equal)
 	case "static":
 		return set
@@ -469,7 +479,7 @@ func TestMissingEverywhereIsDisabled(t *testing.T) {
 		},
 		"geo":             func(_ *world, m *state.Member) { m.Site.Location = &state.Location{} },
 		"connection-load": func(_ *world, m *state.Member) { m.Site.HasNewSessions = false },
-		"least-selected":  func(_ *world, m *state.Member) { m.Selected = nil },
+		"least-selected":  func(_ *world, m *state.Member) { m.Selected, m.SelectedApart = nil, nil },
 		"headroom":        func(_ *world, m *state.Member) { m.Site.HasSessions = false },
 		"active-servers":  func(_ *world, m *state.Member) { m.HasServers = false },
 		"probe-latency":   func(_ *world, m *state.Member) { m.HasLatency = [2]bool{} },

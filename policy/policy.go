@@ -87,4 +87,5 @@ type Decision struct {
 	TTL     uint32                    // seconds: the service's, or at most 10 where on_all_down or an empty set answers; for NODATA a ceiling, or NoCeiling
 	AllDown bool                      // on_all_down answered
 	Empty   bool                      // there was no candidate at all
+	Apart   bool                      // the first is counted in the rotation apart: see state.Member.Selected
 }

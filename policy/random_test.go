@@ -58,6 +58,7 @@ func randomWorld(d dice) *world {
 			m.LastGood[f] = rare(d, 3)
 			m.HasLatency[f], m.Latency[f] = !rare(d, 4), one(d, 10*ms, 10500*time.Microsecond, 20*ms)
 			m.Selected[f].Store(int64(one(d, 0, 1, 2)) * state.SelectedUnit)
+			m.SelectedApart[f].Store(int64(one(d, 0, 1, 2)) * state.SelectedUnit)
 		}
 		m.HasServers, m.ServersUp = !rare(d, 4), d.IntN(3)
 		s := m.Site

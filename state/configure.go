@@ -53,7 +53,7 @@ type member struct {
 	listed      map[string]string // the agent that last listed a virtual server that the member names
 	servers     serverCount
 	transitions uint64
-	selected    *Selections
+	selected    [2]*Selections // of Member.Selected and Member.SelectedApart
 	handedOut   *HandedOut
 }
 
@@ -205,7 +205,7 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 			m = old.byName[mc.Name]
 		}
 		if m == nil || m.site.cfg.Name != mc.Site {
-			m = &member{hash: HashName(mc.Name), selected: new(Selections), handedOut: newHandedOut(now, longestTTL)}
+			m = &member{hash: HashName(mc.Name), selected: [2]*Selections{new(Selections), new(Selections)}, handedOut: newHandedOut(now, longestTTL)}
 		}
 		for f := range m.health {
 			m.health[f].reconfigured(sc.HasCheck, m.cfg.Addresses[f] != mc.Addresses[f])

@@ -46,9 +46,10 @@ func (svc *service) copy() *service {
 	for i, m := range svc.members {
 		n := &members[i]
 		*n = *m
-		n.selected = new(Selections)
+		for rotation, s := range m.selected {
+			n.selected[rotation] = s.Clone()
+		}
 		for f := range n.health {
-			n.selected[f].Store(m.selected[f].Load())
 			n.health[f].flips = slices.Clip(m.health[f].flips)
 		}
 		c.members[i], c.byName[m.cfg.Name] = n, n

@@ -126,7 +126,7 @@ func (m *member) snapshot(index int, svc *service, at *Site) Member {
 		Name: m.cfg.Name, Index: index, Site: at, Addr: m.cfg.Addresses, CNAME: m.cfg.CNAME,
 		Weight: m.cfg.Weight, Preference: m.cfg.Preference, Role: m.cfg.Role, Hash: m.hash,
 		InPool: m.cfg.Role == svc.pool, InStagedPool: m.cfg.Role == svc.stagedPool,
-		Forced: m.forced, ForcedWhy: m.forcedWhy, ForcedSince: m.forcedSince, Moved: m.moved, Transitions: m.transitions, Selected: m.selected,
+		Forced: m.forced, ForcedWhy: m.forcedWhy, ForcedSince: m.forcedSince, Moved: m.moved, Transitions: m.transitions, Selected: m.selected[0], SelectedApart: m.selected[1],
 		HandedOut: m.handedOut,
 	}
 	if m.servers.known && m.servers.fresh && at.Freshness == Fresh {

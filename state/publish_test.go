@@ -89,7 +89,7 @@ func TestOrderOfSitesDoesNotMatter(t *testing.T) {
 		got := run(order)
 		if d := cmp.Diff(want, got,
 			cmpopts.IgnoreFields(state.Snapshot{}, "RTT", "Geo", "Version"), cmpopts.IgnoreFields(state.Service{}, "Rotation", "Counters"),
-			cmpopts.IgnoreFields(state.Member{}, "Selected", "HandedOut"), cmpopts.IgnoreFields(state.Site{}, "Location"),
+			cmpopts.IgnoreFields(state.Member{}, "Selected", "SelectedApart", "HandedOut"), cmpopts.IgnoreFields(state.Site{}, "Location"),
 			cmpopts.IgnoreUnexported(state.Service{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
 			t.Fatalf("order %v:\n%s", order, d)
 		}

@@ -19,9 +19,32 @@ type Rotation struct {
 // in at publication leaves equal counts equal.
 const SelectedUnit = 1 << 16
 
-// Selections counts how often one member was answered first, decayed by the half-life, in units of SelectedUnit. It is
-// kept by service and member name.
+// Selections counts, by Family, how often one member was answered first, decayed by the half-life, in units of
+// SelectedUnit. It is kept by service and member name.
 type Selections [2]atomic.Int64
+
+// Clone returns a copy that counts on its own; of nil, one that has counted nothing.
+func (s *Selections) Clone() *Selections {
+	c := new(Selections)
+	if s != nil {
+		for f := range s {
+			c[f].Store(s[f].Load())
+		}
+	}
+	return c
+}
+
+// Select counts that the member was answered first, to a client that nothing is held back from, or in the rotation
+// apart (see Member.Selected). Hot path: one atomic addition.
+func (m *Member) Select(f Family, apart bool) { m.Selections(apart)[f].Add(SelectedUnit) }
+
+// Selections returns the member's counts in one of the two rotations; nil in a Member that no Store made.
+func (m *Member) Selections(apart bool) *Selections {
+	if apart {
+		return m.SelectedApart
+	}
+	return m.Selected
+}
 
 // Counters counts the outcomes of one service. It is sharded by worker, so that cores do not contend, and summed when
 // scraped. It is kept by the service's name, and what it counts of a member by the member's. All methods are safe for
@@ -108,31 +131,35 @@ func (svc *service) decay(now time.Time) {
 	svc.decayedAt = now
 	share := uint64(lost * (1 << 32)) // of 2^32
 	for _, m := range svc.members {
-		for f := range m.selected {
-			count := m.selected[f].Load()
-			if count <= 0 {
-				continue
+		for _, s := range m.selected {
+			for f := range s {
+				count := s[f].Load()
+				if count <= 0 {
+					continue
+				}
+				hi, lo := bits.Mul64(uint64(count), share)
+				s[f].Add(-int64(hi<<32 | lo>>32))
 			}
-			hi, lo := bits.Mul64(uint64(count), share)
-			m.selected[f].Add(-int64(hi<<32 | lo>>32))
 		}
 	}
 }
 
-// join starts a member that comes up at the highest count per weight of its peers: those of its pool that are up. It
-// would else be given every answer until it had caught up.
+// join starts a member that comes up, or may be answered again, at the highest count per weight of its peers: those of
+// its pool that are up and not forced away. It would else be given every answer until it had caught up.
 func (svc *service) join(m *member, f Family) {
-	if m.cfg.Weight <= 0 {
+	if m.cfg.Weight <= 0 || !m.has(f) || !m.health[f].up {
 		return
 	}
-	var highest float64
-	for _, p := range svc.members {
-		if p != m && p.cfg.Role == m.cfg.Role && p.cfg.Weight > 0 && p.has(f) && p.health[f].up {
-			highest = max(highest, float64(p.selected[f].Load())/float64(p.cfg.Weight))
+	for rotation, s := range m.selected {
+		var highest float64
+		for _, p := range svc.members {
+			if p != m && p.cfg.Role == m.cfg.Role && p.cfg.Weight > 0 && p.has(f) && p.health[f].up && p.forced < ForcedDrain {
+				highest = max(highest, float64(p.selected[rotation][f].Load())/float64(p.cfg.Weight))
+			}
 		}
-	}
-	start := int64(math.Ceil(highest * float64(m.cfg.Weight)))
-	if was := m.selected[f].Load(); start > was {
-		m.selected[f].Add(start - was)
+		start := int64(math.Ceil(highest * float64(m.cfg.Weight)))
+		if was := s[f].Load(); start > was {
+			s[f].Add(start - was)
+		}
 	}
 }

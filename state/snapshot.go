@@ -283,8 +283,10 @@ type Member struct {
 	// Transitions counts the changes of Up, both families together, since the start of the process.
 	Transitions uint64
 
-	// Selected is what least-selected compares. It is atomic, and never nil in a snapshot that a Store published.
-	Selected *Selections
+	// What least-selected compares. Clients that a staged order, shedding or slow start holds back from a member rotate
+	// apart from the others: what they are answered instead would else be made up for by sending the others to that
+	// member. Atomic, and never nil in a snapshot that a Store published.
+	Selected, SelectedApart *Selections
 
 	HasLatency [2]bool
 	Latency    [2]time.Duration // of the last successful own check
