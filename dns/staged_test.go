@@ -98,3 +98,37 @@ func TestStageTakesItsShareAway(t *testing.T) {
 		}
 	}
 }
+
+// A zone that is put back is not flooded: it gets its share again, and not every answer until it has caught up.
+func TestRestoredZoneIsNotFlooded(t *testing.T) {
+	steps := []policy.StepOptions{{Metric: "health"}, {Metric: "least-selected", HalfLife: time.Minute}, {Metric: "static", Method: "round-robin"}}
+	w := newWorld(t, []dns.ZoneOptions{{Name: "gslb.test", File: writeZone(t, "")}},
+		testService{name: "www.gslb.test", ttl: 30, members: []string{"198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4"}, steps: steps})
+	r := w.responder(t, dns.Options{})
+	count := func(queries int) int {
+		got := 0
+		r.Refresh(time.Now())
+		for range queries {
+			reply, _ := ask(t, r, question("www.gslb.test.", "A"), false)
+			if s := show(reply); strings.Contains(s, "198.51.100.1") || strings.Contains(s, "198.51.100.2") {
+				got++
+			}
+		}
+		return got
+	}
+	for _, f := range []state.Forced{state.ForcedEvacuated, state.ForcedDown, state.ForcedDrain} {
+		w.store.SetOrders(state.Orders{Force: func(_, _, site, _ string) state.Force {
+			if site == "s0" || site == "s1" {
+				return state.Force{Forced: f}
+			}
+			return state.Force{}
+		}})
+		if got := count(400); got != 0 {
+			t.Errorf("%s: %d answers", f, got)
+		}
+		w.store.SetOrders(state.Orders{})
+		if got := count(100); got < 48 || got > 52 {
+			t.Errorf("after %s it gets %d of 100 answers, want half", f, got)
+		}
+	}
+}

@@ -191,6 +191,7 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 	if old != nil {
 		longestTTL = max(longestTTL, old.cfg.TTL)
 	}
+	var joining []*member
 	for _, mc := range members {
 		st := s.sites[mc.Site]
 		if st == nil { // config refuses it; a member without a site could not be judged
@@ -206,6 +207,10 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 		}
 		if m == nil || m.site.cfg.Name != mc.Site {
 			m = &member{hash: HashName(mc.Name), selected: [2]*Selections{new(Selections), new(Selections)}, handedOut: newHandedOut(now, longestTTL)}
+		} else if m.cfg.Role != mc.Role || m.cfg.Weight <= 0 {
+			joining = append(joining, m)
+		} else {
+			m.reweigh(mc.Weight)
 		}
 		for f := range m.health {
 			m.health[f].reconfigured(sc.HasCheck, m.cfg.Addresses[f] != mc.Addresses[f])
@@ -216,6 +221,9 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 		svc.byName[mc.Name] = m
 		names = append(names, mc.Name)
 		svc.hasBackups = svc.hasBackups || mc.Role == Backup
+	}
+	for _, m := range joining {
+		svc.rejoin(m)
 	}
 	svc.counters = svc.counters.follow(s.shards, names)
 	return svc
@@ -230,7 +238,11 @@ func (s *Store) applyOrders() {
 				f = s.orders.Force(svc.cfg.Name, m.cfg.Name, m.site.cfg.Name, m.site.cfg.Zone)
 			}
 			svc.ordered = svc.ordered || f.Forced != m.forced || !slices.Equal(f.Stages, m.moved)
+			back := m.forced >= ForcedDrain && f.Forced < ForcedDrain
 			m.forced, m.forcedWhy, m.forcedSince, m.moved = f.Forced, f.Why, f.Since, slices.Clone(f.Stages)
+			if back {
+				svc.rejoin(m)
+			}
 		}
 		var l Latch
 		if s.orders.Latch != nil && svc.hasBackups && svc.cfg.Failback == FailbackManual {

@@ -241,7 +241,7 @@ func (s *Store) evalHealth(svc *service, now time.Time) {
 // serves reports whether a member that may be answered is up.
 func (svc *service) serves(f Family) bool {
 	for _, m := range svc.members {
-		if m.cfg.Role == svc.pool && m.forced < ForcedDown && m.has(f) && m.health[f].up {
+		if m.cfg.Role == svc.pool && m.forced < ForcedDown && m.up(f) {
 			return true
 		}
 	}

@@ -249,9 +249,9 @@ func (sh share) why() string {
 	return why
 }
 
-func (m *member) anyUp() bool {
-	return (m.has(V4) && m.health[V4].up) || (m.has(V6) && m.health[V6].up)
-}
+func (m *member) up(f Family) bool { return m.has(f) && m.health[f].up }
+
+func (m *member) anyUp() bool { return m.up(V4) || m.up(V6) }
 
 // poolServers returns how many servers the member brings into the failover share, and how many of them are healthy. A
 // member without server data counts as one. One whose data is not fresh keeps its number, all in its own state. One

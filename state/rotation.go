@@ -147,19 +147,38 @@ func (svc *service) decay(now time.Time) {
 // join starts a member that comes up, or may be answered again, at the highest count per weight of its peers: those of
 // its pool that are up and not forced away. It would else be given every answer until it had caught up.
 func (svc *service) join(m *member, f Family) {
-	if m.cfg.Weight <= 0 || !m.has(f) || !m.health[f].up {
+	if m.cfg.Weight <= 0 {
 		return
 	}
 	for rotation, s := range m.selected {
 		var highest float64
 		for _, p := range svc.members {
-			if p != m && p.cfg.Role == m.cfg.Role && p.cfg.Weight > 0 && p.has(f) && p.health[f].up && p.forced < ForcedDrain {
+			if p != m && p.cfg.Role == m.cfg.Role && p.cfg.Weight > 0 && p.up(f) && p.forced < ForcedDrain {
 				highest = max(highest, float64(p.selected[rotation][f].Load())/float64(p.cfg.Weight))
 			}
 		}
 		start := int64(math.Ceil(highest * float64(m.cfg.Weight)))
 		if was := s[f].Load(); start > was {
 			s[f].Add(start - was)
+		}
+	}
+}
+
+// rejoin does so for a member that was up all the time, and may be answered again.
+func (svc *service) rejoin(m *member) {
+	for f := range m.health {
+		if m.up(Family(f)) {
+			svc.join(m, Family(f))
+		}
+	}
+}
+
+// reweigh keeps the member's counts per weight when its weight is about to become another one.
+func (m *member) reweigh(weight int) {
+	for _, s := range m.selected {
+		for f := range s {
+			was := s[f].Load()
+			s[f].Add(int64(float64(was)*float64(weight)/float64(m.cfg.Weight)) - was)
 		}
 	}
 }

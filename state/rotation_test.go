@@ -127,3 +127,112 @@ func TestCountersSurviveReload(t *testing.T) {
 		}
 	})
 }
+
+// Whatever kept a member from being answered: when it ends, the member starts at its peers' highest count.
+func TestWhoMayBeAnsweredAgainStartsAtItsPeersHighestCount(t *testing.T) {
+	still := func(c *state.Config) { c.Services[0].HalfLife = 1e6 * time.Hour }
+	spare := func(c *state.Config) { // forced down, with a count of its own from better times
+		still(c)
+		c.Services[0].Members = append(c.Services[0].Members, state.MemberConfig{
+			Name: "spare", Site: "seoul", Addresses: [2]netip.Addr{addr("4.4.4.4")}, Weight: 100,
+		})
+	}
+	virginia := func(change func(*state.MemberConfig)) *state.Config {
+		c := two(spare)
+		change(&c.Services[0].Members[1])
+		return c
+	}
+	ordered := func(f state.Forced) state.Orders {
+		return state.Orders{Force: func(_, member, _, _ string) state.Force {
+			switch member {
+			case "spare":
+				return state.Force{Forced: state.ForcedDown}
+			case "virginia":
+				return state.Force{Forced: f}
+			}
+			return state.Force{}
+		}}
+	}
+	under := func(f, then state.Forced) func(*rig, func()) {
+		return func(r *rig, meanwhile func()) {
+			r.s.SetOrders(ordered(f))
+			meanwhile()
+			r.s.SetOrders(ordered(then))
+		}
+	}
+	config := func(change func(*state.MemberConfig)) func(*rig, func()) {
+		return func(r *rig, meanwhile func()) {
+			r.s.Configure(virginia(change))
+			meanwhile()
+			r.s.Configure(two(spare))
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		away func(r *rig, meanwhile func())
+	}{
+		{"evacuated and restored", under(state.ForcedEvacuated, state.NotForced)},
+		{"forced down, then up", under(state.ForcedDown, state.ForcedUp)},
+		{"drained", under(state.ForcedDrain, state.NotForced)},
+		{"weight 0", config(func(m *state.MemberConfig) { m.Weight = 0 })},
+		{"in the other pool", config(func(m *state.MemberConfig) { m.Role = state.Backup })},
+		{"overloaded", func(r *rig, meanwhile func()) {
+			r.report(sessions("virginia", 950000))
+			meanwhile()
+			for range 13 {
+				r.report(sessions("seoul", 1000))
+				r.report(sessions("virginia", 1000))
+				time.Sleep(5 * time.Second)
+			}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := start(t, two(spare))
+				r.member("www.example.com", "spare").Selected[state.V4].Add(5000 * state.SelectedUnit)
+				r.s.SetOrders(ordered(state.NotForced))
+				for _, site := range []string{"seoul", "virginia"} {
+					r.report(sessions(site, 1000))
+				}
+				r.settle()
+				tt.away(r, func() {
+					m := r.member("www.example.com", "seoul")
+					for range 900 {
+						m.Select(state.V4, false)
+					}
+					for range 300 {
+						m.Select(state.V4, true)
+					}
+				})
+				m := r.member("www.example.com", "virginia")
+				for apart, want := range map[bool]float64{false: 900, true: 300} {
+					if got := float64(m.Selections(apart)[state.V4].Load()) / state.SelectedUnit; math.Abs(got-want) > 1 {
+						t.Errorf("apart %v: it starts at %g, want %g", apart, got, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// What a new weight changes is the share from now on, and not what was answered before.
+func TestCountsPerWeightSurviveANewWeight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config := func(weight int) *state.Config {
+			return two(func(c *state.Config) {
+				c.Services[0].HalfLife = 1e6 * time.Hour
+				c.Services[0].Members[1].Weight = weight
+			})
+		}
+		r := start(t, config(100))
+		for _, name := range []string{"seoul", "virginia"} {
+			r.member("www.example.com", name).Selected[state.V4].Add(500 * state.SelectedUnit)
+		}
+		for weight, want := range map[int]float64{10: 50, 300: 1500, 0: 0, 100: 500} {
+			r.s.Configure(config(weight))
+			if got := float64(r.member("www.example.com", "virginia").Selected[state.V4].Load()) / state.SelectedUnit; math.Abs(got-want) > 1 {
+				t.Errorf("weight %d: counts as %g selections, want %g", weight, got, want)
+			}
+		}
+	})
+}

@@ -229,6 +229,9 @@ func (s *Store) applyCapacity(st *site, now time.Time, gap bool) {
 func (s *Store) relieve(st *site, why string) {
 	st.overloaded, st.overloadedSince, st.overloadedWhy = false, time.Time{}, ""
 	s.unsaved = true
+	for _, c := range st.members {
+		c.svc.rejoin(c.m)
+	}
 	s.info("site eligible again", zap.String("site", st.cfg.Name), zap.String("why", why))
 }
 
