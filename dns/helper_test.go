@@ -32,6 +32,8 @@ type testService struct {
 	lastResort []string
 	alpn       []string
 	steps      []policy.StepOptions // default: health, geo overrides, ordered
+	backups    int                  // so many members, the last ones, are backups
+	ratio      float64              // of failover
 }
 
 var testSteps = []policy.StepOptions{
@@ -51,7 +53,7 @@ func newWorld(t testing.TB, zones []dns.ZoneOptions, services ...testService) *t
 	t.Helper()
 	cfg := &state.Config{}
 	for i := range 4 {
-		cfg.Sites = append(cfg.Sites, state.SiteConfig{Name: fmt.Sprintf("s%d", i)})
+		cfg.Sites = append(cfg.Sites, state.SiteConfig{Name: fmt.Sprintf("s%d", i), SessionsLimit: 1000})
 	}
 	var opts []dns.ServiceOptions
 	for _, s := range services {
@@ -66,7 +68,7 @@ func newWorld(t testing.TB, zones []dns.ZoneOptions, services ...testService) *t
 		so := dns.ServiceOptions{Name: s.name, Aliases: s.aliases, ALPN: s.alpn}
 		sc := state.ServiceConfig{
 			Name: s.name, Aliases: s.aliases, TTL: s.ttl, Answers: max(s.answers, 1), UnknownUp: !s.down,
-			OnAllDown: s.onAllDown, Chain: chain, PolicyName: "test",
+			OnAllDown: s.onAllDown, Chain: chain, PolicyName: "test", FailoverRatio: s.ratio,
 		}
 		for _, a := range s.lastResort {
 			so.LastResort = append(so.LastResort, netip.MustParseAddr(a))
@@ -88,8 +90,12 @@ func newWorld(t testing.TB, zones []dns.ZoneOptions, services ...testService) *t
 			}
 			so.Members = append(so.Members, mo)
 			name := fmt.Sprintf("s%d", i)
+			role := state.Primary
+			if i >= len(s.members)-s.backups {
+				role = state.Backup
+			}
 			sc.Members = append(sc.Members, state.MemberConfig{
-				Name: name, Site: name, Addresses: mo.Addresses, CNAME: mo.CNAME, Weight: 100, Preference: 100,
+				Name: name, Site: name, Addresses: mo.Addresses, CNAME: mo.CNAME, Weight: 100, Preference: 100, Role: role,
 			})
 		}
 		opts = append(opts, so)
