@@ -35,7 +35,7 @@ type service struct {
 	counters  *Counters
 	recent    *reservoir
 	decayedAt time.Time
-	poolMoved time.Time // when the pool last became another one; zero: it is not known to have
+	poolMoved time.Time // when the pool, or that of staged orders, was last left; zero: it is not known to have been
 }
 
 // A member is the private state of one member. It is guarded by Store.mu.

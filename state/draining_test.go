@@ -205,6 +205,11 @@ func TestBackupsOfStagedOrdersAreActive(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		r.wantTold("seoul", "www active [web]", up)
 		r.wantTold("virginia", "www active [web]", up)
+		r.s.SetOrders(state.Orders{}) // nobody is moved to the backups any more, and their sessions have their time
+		r.wantTold("seoul", "www active [web]", up)
+		r.wantTold("virginia", "www draining [web] in 5m0s", up)
+		time.Sleep(5 * time.Minute)
+		r.wantTold("virginia", "www inactive [web]", up)
 	})
 }
 

@@ -542,6 +542,7 @@ func (s *Store) restore(f *fileState, now time.Time) {
 		svc.hold.latch, svc.hold.passed = h.Latch, h.Passed
 		if svc.hasBackups && fs.Pool <= Backup && !fs.PoolSince.IsZero() {
 			svc.poolSet, svc.pool, svc.poolSince, svc.poolWhy = true, fs.Pool, c.past(fs.PoolSince), fs.PoolWhy
+			svc.stagedPool = fs.Pool
 			svc.hold = hold{h.On, h.Why, c.past(h.Since), h.Latch, h.Passed, h.Failback, h.Released, h.Unproven}
 		}
 		for _, fm := range fs.Members {

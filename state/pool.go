@@ -37,7 +37,7 @@ func (s *Store) evalPool(svc *service, now time.Time) {
 	if sh != svc.poolShare || svc.poolWhy == "" {
 		svc.poolShare, svc.poolWhy = sh, sh.why()
 	}
-	before := svc.hold
+	before, first, staged := svc.hold, !svc.poolSet, svc.stagedPool
 	if svc.hold.unproven && !svc.unmeasured(now, s.cfg.DeadAfter) {
 		svc.hold.unproven = sh.holds() && !svc.latched() // then it goes back; else it has failed over
 	}
@@ -53,6 +53,9 @@ func (s *Store) evalPool(svc *service, now time.Time) {
 		s.wakeAt(svc.began.Add(s.cfg.DeadAfter))
 	}
 	svc.stagedPool = svc.poolAfterStages()
+	if !first && svc.stagedPool != staged && staged != pool { // that of moved clients only is left like any other
+		svc.poolMoved = now
+	}
 
 	h := &svc.hold
 	switch {
