@@ -203,10 +203,12 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 		}
 		var m *member
 		if old != nil {
-			m = old.byName[mc.Name]
+			if m = old.byName[mc.Name]; m == nil {
+				m = old.renamed(mc, members, svc.members)
+			}
 		}
 		if m == nil || m.site.cfg.Name != mc.Site {
-			m = &member{hash: HashName(mc.Name), selected: [2]*Selections{new(Selections), new(Selections)}, handedOut: newHandedOut(now, longestTTL)}
+			m = &member{selected: [2]*Selections{new(Selections), new(Selections)}, handedOut: newHandedOut(now, longestTTL)}
 		} else if m.cfg.Role != mc.Role || m.cfg.Weight <= 0 {
 			joining = append(joining, m)
 		} else {
@@ -215,7 +217,7 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 		for f := range m.health {
 			m.health[f].reconfigured(sc.HasCheck, m.cfg.Addresses[f] != mc.Addresses[f])
 		}
-		m.cfg, m.site = mc, st
+		m.cfg, m.site, m.hash = mc, st, HashName(mc.Name)
 		st.members = append(st.members, covered{svc, m})
 		svc.members = append(svc.members, m)
 		svc.byName[mc.Name] = m
@@ -227,6 +229,18 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 	}
 	svc.counters = svc.counters.follow(s.shards, names)
 	return svc
+}
+
+// renamed returns the member that c is another name of: one of the same site and addresses that members no longer names,
+// and that is not taken; nil: there is none. A new name must not make what is down one that nobody has measured.
+func (svc *service) renamed(c MemberConfig, members []MemberConfig, taken []*member) *member {
+	for _, m := range svc.members {
+		if m.cfg.Site == c.Site && m.cfg.Addresses == c.Addresses && m.cfg.CNAME == c.CNAME && !slices.Contains(taken, m) &&
+			!slices.ContainsFunc(members, func(other MemberConfig) bool { return other.Name == m.cfg.Name }) {
+			return m
+		}
+	}
+	return nil
 }
 
 // applyOrders asks what is ordered for every member and service. The caller holds mu.

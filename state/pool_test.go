@@ -237,3 +237,42 @@ func TestNoBackupsMeansPrimaries(t *testing.T) {
 		}
 	})
 }
+
+// A reload that renames members must not mark them up, nor fail back by that.
+func TestRenamedMembersKeepTheirHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config := func(name string) *state.Config {
+			c := failover(0)
+			c.Services[0].HasCheck = true
+			for i := range c.Services[0].Members {
+				c.Services[0].Members[i].Name += name
+			}
+			return c
+		}
+		r := start(t, config(""))
+		for _, name := range append(backups, primaries...) {
+			r.s.Check(state.CheckResult{Service: "www.example.com", Member: name, Up: name == "ig-b", Err: "HTTP 500"})
+		}
+		r.settle()
+		r.want(false, "ig-a", "ig-c", "ig-d")
+		count := r.member("www.example.com", "ig-b").Selected
+		for _, name := range []string{"-new", "", "-newer"} {
+			r.s.Configure(config(name))
+			r.want(false, "ig-a"+name, "ig-c"+name, "ig-d"+name)
+			r.want(true, "ig-b"+name)
+			if m := r.member("www.example.com", "ig-b"+name); m.Hash != state.HashName("ig-b"+name) || m.Selected != count {
+				t.Errorf("%s: of another hash, or counted anew", m.Name)
+			}
+			if svc := r.service(); svc.Pool != state.Backup || svc.PoolTransitions != 1 {
+				t.Errorf("pool %s (%s) after %d changes", svc.Pool, svc.PoolWhy, svc.PoolTransitions)
+			}
+		}
+		// Another address under a new name is another member, and so is a second one at the same site.
+		c := config("-newer")
+		c.Services[0].Members[0].Name, c.Services[0].Members[0].Addresses[state.V4] = "other", addr("192.0.2.77")
+		c.Services[0].Members = append(c.Services[0].Members, state.MemberConfig{Name: "twin", Site: "ig-d", Addresses: [2]netip.Addr{addr("192.0.2.78")}, Role: state.Backup})
+		r.s.Configure(c)
+		r.want(true, "other", "twin")
+		r.want(false, "ig-d-newer")
+	})
+}

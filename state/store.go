@@ -137,8 +137,8 @@ func (s *Store) Close() error {
 func (s *Store) Snapshot() *Snapshot { return s.snapshot.Load() }
 
 // Configure applies a configuration and publishes at once. It keeps the state of the sites, services and members that c
-// still names, and forgets the others. A member is the same when its service, its name and its site are. Zero durations
-// and limits mean the defaults.
+// still names, and forgets the others. A member is the same when its service, its name and its site are, or, under
+// another name, its service, its site and its addresses. Zero durations and limits mean the defaults.
 func (s *Store) Configure(c *Config) {
 	now := time.Now()
 	s.mu.Lock()
