@@ -3,11 +3,16 @@ package policy
 import (
 	"errors"
 	"fmt"
+
+	"gslbd/state"
 )
 
 // connectionLoad keeps the members whose site opens few new sessions: the mean of the last reports, in sessions per
 // second, x 100 / weight, within tolerance of the lowest. With a limit it keeps those at or below the limit instead,
 // before weighting.
+//
+// A site from which a share of the clients is held back opens fewer for that alone. It is compared by what it would open
+// for all of them, or the others would be sent there to make up for it.
 type connectionLoad struct {
 	tolerance     float64
 	toleranceRate float64 // sessions per second
@@ -24,11 +29,14 @@ func newConnectionLoad(o StepOptions) (Metric, error) {
 // Keep implements Metric. A limit needs one candidate with data, a comparison two. When all that have data are above the
 // limit it rejects everyone and so is skipped: the whole load should not go to a site that has fallen silent.
 func (m connectionLoad) Keep(q *Query, set []Candidate) int {
+	held := false
 	for i := range set {
 		c := &set[i]
 		c.Value, c.NoData = c.Site.NewSessions, !c.Site.HasNewSessions
 		if m.limit == 0 {
-			c.Value *= 100 / weight(c)
+			open := openTo(q, c.Member)
+			held = held || open < 1
+			c.Value *= 100 / weight(c) / open
 		}
 	}
 	q.numbers(set, func(c *Candidate) string { return fmt.Sprintf("%.4g/s", c.Value) })
@@ -45,5 +53,20 @@ func (m connectionLoad) Keep(q *Query, set []Candidate) int {
 	case known < 2:
 		return Abstain
 	}
+	if held && q.Trace != nil {
+		q.note("as if no clients were held back")
+	}
 	return keepUpTo(set, max(best*(1+m.tolerance), best+m.toleranceRate))
 }
+
+// openTo returns the share of clients that staged orders, shedding and slow start do not hold back from the member. It is
+// at least leastOpen, since little is known of how many the last few would be.
+func openTo(q *Query, m *state.Member) float64 {
+	open := (1 - m.Site.Shed) * (1 - heldBack(q, m))
+	for i := range m.Moved {
+		open *= 1 - m.Moved[i].Share
+	}
+	return max(open, leastOpen)
+}
+
+const leastOpen = 0.01

@@ -254,7 +254,14 @@ func (n *naive) metric(o policy.StepOptions, set group) group {
 			}
 			return where(set, func(m *state.Member) bool { v, ok := value(m); return !ok || v <= o.Limit })
 		}
-		return best(set, func(m *state.Member) (float64, bool) { v, ok := value(m); return v * (100 / weight(m)), ok },
+		open := func(m *state.Member) float64 {
+			share := 1.
+			for _, st := range m.Moved {
+				share *= 1 - st.Share
+			}
+			return max(share, 0.01)
+		}
+		return best(set, func(m *state.Member) (float64, bool) { v, ok := value(m); return v * (100 / weight(m) / open(m)), ok },
 			func(v, lowest float64) bool { return v <= lowest*(1+o.Tolerance) || v <= lowest+o.ToleranceRate })
 	case "preference":
 		return best(set, func(m *state.Member) (float64, bool) { return -float64(m.Preference), true }, equal)
