@@ -142,7 +142,7 @@ backend be-api
 
 	reader := func(socket string) *sitereport.HAProxy {
 		h, err := sitereport.NewHAProxy(sitereport.HAProxyOptions{
-			Socket: socket, Timeout: time.Second, Draining: true,
+			Socket: socket, Timeout: time.Second,
 			VirtualServers: []sitereport.HAProxyVirtualServer{
 				{Name: "web", Frontend: "fe-web", Backend: "be-web"},
 				{Name: "api", Frontend: "fe-api", Backend: "be-api"},
@@ -155,9 +155,9 @@ backend be-api
 	}
 	a, b := newRealGSLBD(t), newRealGSLBD(t)
 	say := func(answer string) { a.say(answer); b.say(answer) }
-	start := func(socket string) (stop func()) {
+	start := func(socket string, draining bool) (stop func()) {
 		agent, err := sitereport.NewAgent(sitereport.AgentOptions{
-			Site: "seoul", Servers: []string{a.url, b.url}, Interval: 200 * time.Millisecond, Draining: true,
+			Site: "seoul", Servers: []string{a.url, b.url}, Interval: 200 * time.Millisecond, Draining: draining,
 			Readers: []sitereport.Reader{reader(socket)},
 		})
 		if err != nil {
@@ -168,7 +168,7 @@ backend be-api
 		go func() { done <- agent.Run(ctx) }()
 		return sync.OnceFunc(func() { cancel(); <-done })
 	}
-	stop := start(admin)
+	stop := start(admin, true)
 	defer func() { stop() }()
 	// until waits for a report that comes after what gslbd were last made to say.
 	until := func(what string, ok func(r *sitereport.Report) bool) {
@@ -283,6 +283,16 @@ backend be-api
 		s := r.VirtualServers[0].Servers[0]
 		return states(r) == "s1 drain s2 maint s3 maint s4 down" && strings.HasPrefix(s.Reason, "in drain, and down: ") && fmt.Sprint(r.Drained[0]) == "{web [s1]}"
 	})
+	// Draining is switched off in the agent's file meanwhile: the server still is reported in drain, so that nobody takes it for
+	// restored, until it is switched on again.
+	stop()
+	stop = start(admin, false)
+	say(`"restore": [{"virtual_server": "web", "servers": ["s1"]}]`)
+	until("held back", func(r *sitereport.Report) bool {
+		return states(r) == "s1 drain s2 maint s3 maint s4 down" && len(r.Warnings) == 1 && strings.Contains(r.Warnings[0], "draining is off")
+	})
+	stop()
+	stop = start(admin, true)
 	say(`"restore": [{"virtual_server": "web", "servers": ["s1", "s2", "s4", "no;such server"]}]`)
 	until("restored", func(r *sitereport.Report) bool {
 		return states(r) == "s1 down s2 maint s3 maint s4 down" && len(r.Drained) == 0 && len(r.Warnings) == 0
@@ -297,7 +307,7 @@ backend be-api
 
 	// A socket without level admin.
 	stop()
-	stop = start(operator)
+	stop = start(operator, true)
 	say(`"drain": ["web"]`)
 	until("a warning", func(r *sitereport.Report) bool {
 		return len(r.Warnings) == 1 && strings.Contains(r.Warnings[0], "it has level operator: write \"level admin\"") && len(r.Drained) == 0
@@ -348,7 +358,7 @@ backend leaving
   server s1 %s check inter 100ms
 `, socket, closed(t), at, at, at))
 	h, err := sitereport.NewHAProxy(sitereport.HAProxyOptions{
-		Socket: socket, Timeout: time.Second, Draining: true,
+		Socket: socket, Timeout: time.Second,
 		VirtualServers: []sitereport.HAProxyVirtualServer{
 			{Name: "web", Frontend: "fe", Backend: "be"}, {Name: "left", Frontend: "fe", Backend: "leaving"},
 		},

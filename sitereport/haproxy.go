@@ -17,8 +17,9 @@ import (
 	"time"
 )
 
-// maxHAProxyReply bounds what is read from a runtime socket: about 25,000 servers at 600 bytes each.
-const maxHAProxyReply = 16 << 20
+// maxHAProxyReply bounds what is read from a runtime socket: about 25,000 servers at 600 bytes of statistics and 150 of
+// their administrative state.
+const maxHAProxyReply = 20 << 20
 
 // HAProxyOptions configure a HAProxy reader.
 type HAProxyOptions struct {
@@ -27,7 +28,6 @@ type HAProxyOptions struct {
 	Socket string
 
 	Timeout        time.Duration // for one reading, from connect to the last byte; default 2s
-	Draining       bool          // also find the servers in drain that are down, which the statistics do not tell from others
 	VirtualServers []HAProxyVirtualServer
 }
 
@@ -99,11 +99,7 @@ func NewHAProxy(opts HAProxyOptions) (*HAProxy, error) {
 // Read reads the process once.
 func (h *HAProxy) Read(ctx context.Context) (Reading, error) {
 	// All commands on one connection are answered by one process, so that its age belongs to its counters.
-	commands := "show info;show stat"
-	if h.opts.Draining {
-		commands += ";" + showServers
-	}
-	reply, err := h.ask(ctx, commands)
+	reply, err := h.ask(ctx, "show info;"+showServers)
 	if err == nil {
 		var r Reading
 		if r, err = h.interpret(time.Now(), reply); err == nil {
@@ -118,8 +114,9 @@ func (h *HAProxy) Read(ctx context.Context) (Reading, error) {
 	return r, fmt.Errorf("haproxy %s: %w", h.opts.Socket, err)
 }
 
-// showServers lists the administrative states of servers. Versions before 1.6 do not know it.
-const showServers = "show servers state"
+// showServers asks for all servers: first for their administrative states, since the statistics do not tell those in drain
+// that are down from others that are down. Versions before 1.6 do not know that, say so, and go on.
+const showServers = "show servers state;show stat"
 
 // ask sends a line of commands and returns the reply.
 func (h *HAProxy) ask(ctx context.Context, commands string) (string, error) {
@@ -157,11 +154,11 @@ func (h *HAProxy) ask(ctx context.Context, commands string) (string, error) {
 
 // interpret makes a reading of a reply.
 func (h *HAProxy) interpret(now time.Time, reply string) (Reading, error) {
-	info, st, err := h.parse(reply)
+	before, st, err := parseHAProxyReply(reply)
 	if err != nil {
 		return Reading{}, err
 	}
-	if p := parseHAProxyInfo(info); h.restarted(now, p) {
+	if p := parseHAProxyInfo(before); h.restarted(now, p) {
 		h.meter.reset()
 	}
 
@@ -266,28 +263,20 @@ func maintained(servers []Server, reason string) []Server {
 	return servers
 }
 
-// parse reads the answers of "show stat" and, where draining is on, of showServers; info is what stands before them.
-func (h *HAProxy) parse(reply string) (info string, st *haproxyStat, err error) {
-	info, stat, err := splitHAProxyReply(reply)
+// parseHAProxyReply reads the answer of showServers; before is what stands before the statistics.
+func parseHAProxyReply(reply string) (before string, st *haproxyStat, err error) {
+	before, stat, err := splitHAProxyReply(reply)
 	if err != nil {
 		return "", nil, err
 	}
-	var states string
-	if h.opts.Draining {
-		end := strings.Index(stat, "\n\n") + 2
-		if stat, states = stat[:end], stat[end:]; states == "" {
-			return "", nil, fmt.Errorf("the answer is cut off after %d bytes", len(reply))
-		}
-	}
-	st, err = parseHAProxyStat(stat)
-	if err != nil {
+	if st, err = parseHAProxyStat(stat); err != nil {
 		return "", nil, err
 	}
-	st.drained = parseHAProxyDrained(states)
-	return info, st, nil
+	st.drained = parseHAProxyDrained(before)
+	return before, st, nil
 }
 
-// parseHAProxyDrained returns the servers, as backend/server, that showServers lists in drain. Some of them may be down, or in
+// parseHAProxyDrained returns the servers, as backend/server, that "show servers state" lists in drain. Some of them may be down, or in
 // maintenance that is not their own: it ends when the server which they track or their address comes back, and they
 // are in drain then.
 func parseHAProxyDrained(states string) map[string]bool {
@@ -311,8 +300,8 @@ func parseHAProxyDrained(states string) map[string]bool {
 	return drained
 }
 
-// splitHAProxyReply parts the answers of "show info" and "show stat".
-func splitHAProxyReply(reply string) (info, stat string, err error) {
+// splitHAProxyReply parts the answer of "show stat" from those before it.
+func splitHAProxyReply(reply string) (before, stat string, err error) {
 	first, _, _ := strings.Cut(strings.TrimSpace(reply), "\n")
 	first = printable(first, 100)
 	switch lower := strings.ToLower(first); {
@@ -327,12 +316,12 @@ func splitHAProxyReply(reply string) (info, stat string, err error) {
 	if at < 0 {
 		return "", "", fmt.Errorf("this is not HAProxy's statistics: %q", first)
 	}
-	info, stat = reply[:at], reply[at:]
+	before, stat = reply[:at], reply[at:]
 	// HAProxy ends the answer to every command with an empty line.
 	if !strings.HasSuffix(stat, "\n\n") {
 		return "", "", fmt.Errorf("the statistics are cut off after %d bytes", len(reply))
 	}
-	return info, stat, nil
+	return before, stat, nil
 }
 
 // parseHAProxyInfo reads what is needed of "show info". What is missing stays zero.

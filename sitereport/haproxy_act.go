@@ -109,14 +109,10 @@ func (h *HAProxy) servers(ctx context.Context, virtualServer string) ([]haproxyS
 	if !ok {
 		return nil, fmt.Errorf("haproxy %s: there is no virtual server %q in the agent's file", h.opts.Socket, virtualServer)
 	}
-	commands := "show stat"
-	if h.opts.Draining {
-		commands += ";" + showServers
-	}
-	reply, err := h.ask(ctx, commands)
+	reply, err := h.ask(ctx, showServers)
 	var st *haproxyStat
 	if err == nil {
-		_, st, err = h.parse(reply)
+		_, st, err = parseHAProxyReply(reply)
 	}
 	if err == nil && st.backends[backend] == nil {
 		err = fmt.Errorf("there is no backend %q", backend)

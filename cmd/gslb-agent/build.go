@@ -57,7 +57,7 @@ func load(path string) (*parts, error) {
 		Draining: c.Draining.Enabled, Log: p.log,
 	}
 	for i, h := range c.HAProxy {
-		r, err := sitereport.NewHAProxy(haproxyOptions(h, c.Draining.Enabled))
+		r, err := sitereport.NewHAProxy(haproxyOptions(h))
 		if err != nil {
 			return nil, usageError{fmt.Errorf("%s: haproxy[%d].socket: %w", path, i, err)}
 		}
@@ -104,8 +104,8 @@ func (p *parts) permitted() error {
 	return nil
 }
 
-func haproxyOptions(h config.HAProxy, draining bool) sitereport.HAProxyOptions {
-	opts := sitereport.HAProxyOptions{Socket: h.Socket, Timeout: h.Timeout, Draining: draining}
+func haproxyOptions(h config.HAProxy) sitereport.HAProxyOptions {
+	opts := sitereport.HAProxyOptions{Socket: h.Socket, Timeout: h.Timeout}
 	for _, v := range h.VirtualServers {
 		opts.VirtualServers = append(opts.VirtualServers, sitereport.HAProxyVirtualServer(v))
 	}
