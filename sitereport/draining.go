@@ -177,11 +177,23 @@ func (d *drainer) decided(names ...string) {
 
 // objection returns why what is to be done may not be, or "". objects returns what speaks against it in one view.
 func (d *drainer) objection(views []view, objects func(v *view) string) string {
+	if why := disagreement(views, objects); why != "" {
+		return why
+	}
+	return d.tooFew(views)
+}
+
+func disagreement(views []view, objects func(v *view) string) string {
 	for i := range views {
 		if why := objects(&views[i]); why != "" {
 			return fmt.Sprintf("no agreement, gslbd %s %s", views[i].name, why)
 		}
 	}
+	return ""
+}
+
+// tooFew returns why the views are not those of more than half of the gslbd, or "".
+func (d *drainer) tooFew(views []view) string {
 	if 2*len(views) <= len(d.views) {
 		return fmt.Sprintf("%d of %d gslbd answered lately, and more than half must agree", len(views), len(d.views))
 	}
@@ -272,11 +284,11 @@ func (d *drainer) endSessions(ctx context.Context, now time.Time, views []view, 
 		return
 	}
 	// What counts is what each says once the deadline has passed. One that has fallen silent is waited for until it
-	// counts as not reached.
-	if now.Before(deadline) || slices.ContainsFunc(views, func(v view) bool { return v.at.Before(deadline) }) {
+	// counts as not reached. When none is reached, nobody says when the deadline passes.
+	if len(views) == 0 || now.Before(deadline) || slices.ContainsFunc(views, func(v view) bool { return v.at.Before(deadline) }) {
 		return
 	}
-	if why := d.objection(views, func(v *view) string {
+	if why := disagreement(views, func(v *view) string {
 		for _, other := range group {
 			switch u, named := v.services[other]; {
 			case !named:
@@ -289,6 +301,10 @@ func (d *drainer) endSessions(ctx context.Context, now time.Time, views []view, 
 	}); why != "" {
 		undone(why)
 		return
+	}
+	if why := d.tooFew(views); why != "" {
+		d.note("the sessions of virtual server %q are not ended: %s", name, why)
+		return // and waited for
 	}
 	if err := actor.EndSessions(ctx, name); err != nil {
 		d.note("the sessions of virtual server %q are not ended: %v", name, err)

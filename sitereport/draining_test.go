@@ -228,6 +228,23 @@ func TestSessionsEnd(t *testing.T) {
 			nil, "gslbd http://c has an active service",
 		},
 		{
+			"all are unreachable for longer than dead_after, before the deadline", false,
+			[][]said{{{0, active}, {20, draining(180)}, {40, gone}, {130, draining(180)}}, {{0, active}, {20, draining(180)}, {40, gone}, {130, draining(180)}}},
+			[]string{"180 192 end web"},
+			"",
+		},
+		{
+			"all are unreachable when the deadline passes", false,
+			[][]said{{{0, active}, {20, draining(60)}, {40, gone}, {130, draining(60)}}, {{0, active}, {20, draining(60)}, {40, gone}, {150, draining(60)}}},
+			[]string{"150 162 end web"},
+			"1 of 2 gslbd answered lately",
+		},
+		{
+			"of two one is unreachable when the deadline passes, and comes back with another word", false,
+			[][]said{{{0, active}, {20, draining(60)}}, {{0, active}, {20, draining(60)}, {40, gone}, {150, active}}},
+			nil, "gslbd http://b has an active service",
+		},
+		{
 			"of two one is unreachable: one is not more than half", false,
 			[][]said{{{0, active}, {100, draining(150)}}, {{0, active}, {20, gone}}},
 			nil, "1 of 2 gslbd answered lately",
@@ -322,7 +339,7 @@ func TestSessionsEnd(t *testing.T) {
 				if tc.warned == "" && warned != "" || !strings.Contains(warned, tc.warned) {
 					t.Errorf("warned %q, want %q", warned, tc.warned)
 				}
-				if n := logs.FilterMessage("held back").Len(); warned == "" && n > 0 || warned != "" && n != 1 {
+				if n := logs.FilterMessage("held back").Len(); n != len(all[0].warned()) {
 					t.Errorf("%d log lines of what was held back", n)
 				}
 				for server, state := range b.states {
