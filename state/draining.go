@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,7 +12,11 @@ import (
 // maxServiceBytes bounds what an agent is told of the services of its site, as JSON: half of what it reads of an answer.
 const maxServiceBytes = 2 << 20
 
-// An agentView is what the agents of a site with fresh reports say together (docs/agent.md). Its slices are replaced,
+// awayFor is how long a restoration waits for an agent that was last heard of with servers in drain. One that is away for longer
+// was taken away for good, or has another name now.
+const awayFor = 24 * time.Hour
+
+// An agentView is what the agents of a site say together (docs/agent.md). Its slices are replaced,
 // never changed. It is guarded by Store.mu.
 type agentView struct {
 	drained, inDrain []DrainedServers
@@ -197,56 +202,70 @@ func (s *Store) serviceState(svc *service, role Role, now time.Time) ServiceStat
 	return out
 }
 
-// viewAgents gathers what the agents with fresh reports say. The caller holds mu.
+// viewAgents gathers what the agents with fresh reports say. Of one that has fallen silent it keeps which servers that are
+// to be restored were not last, or its ledger would be closed while it is away, and nobody set them back when it returns.
+// The caller holds mu.
 func (s *Store) viewAgents(st *site, now time.Time) {
-	var fresh []*agentReport
-	for _, a := range st.agents {
-		if until := a.at.Add(s.cfg.StaleAfter); now.Before(until) {
-			fresh = append(fresh, a)
-			s.wakeAt(until)
-		}
-	}
-	slices.SortFunc(fresh, func(a, b *agentReport) int { return strings.Compare(a.name, b.name) })
+	agents := slices.SortedFunc(maps.Values(st.agents), func(a, b *agentReport) int { return strings.Compare(a.name, b.name) })
 	v := agentView{}
-	for _, a := range fresh {
-		v.drained = joinServers(v.drained, a.drained)
-		v.inDrain = joinServers(v.inDrain, a.inDrain)
-		v.inDrain = joinServers(v.inDrain, a.unknownOf(st.orders.Restore))
-		v.listed = joinNames(v.listed, a.listed)
-		for _, w := range a.warnings {
-			v.said = append(v.said, fmt.Sprintf("agent %q: %s", a.name, w))
+	for _, a := range agents {
+		held := a.heldOf(st.orders.Restore)
+		if until := a.at.Add(s.cfg.StaleAfter); now.Before(until) {
+			s.wakeAt(until)
+			v.drained = joinServers(v.drained, a.drained)
+			v.inDrain = joinServers(v.inDrain, a.inDrain)
+			v.listed = joinNames(v.listed, a.listed)
+			for _, w := range a.warnings {
+				v.said = append(v.said, fmt.Sprintf("agent %q: %s", a.name, w))
+			}
+		} else if until := a.at.Add(awayFor); len(held) == 0 || !now.Before(until) {
+			continue
+		} else {
+			s.wakeAt(until)
+			v.said = append(v.said, fmt.Sprintf("agent %q is away, and had servers in drain that are to be restored: waiting for it", a.name))
 		}
+		v.inDrain = joinServers(v.inDrain, held)
 	}
 	st.agentView = v
 }
 
-// unknownOf returns those of the servers of which the report lists the virtual server and does not say the state. They
-// must not pass for restored.
-func (a *agentReport) unknownOf(servers []DrainedServers) (unknown []DrainedServers) {
+// heldOf returns those of the servers that must not pass for restored: the report has them in drain, or lists the virtual
+// server and does not say their state.
+func (a *agentReport) heldOf(servers []DrainedServers) (held []DrainedServers) {
 	if len(servers) == 0 {
 		return nil
 	}
-	virtual := make(map[string]*VirtualServer, len(a.virtual))
+	type key struct{ virtual, server string }
+	out := make(map[key]bool)
+	empty := make(map[string]bool) // virtual servers without servers
 	for i := range a.virtual {
-		virtual[virtualName(&a.virtual[i])] = &a.virtual[i]
+		vs := &a.virtual[i]
+		name := virtualName(vs)
+		empty[name] = len(vs.Servers) == 0
+		for j := range vs.Servers {
+			sv := &vs.Servers[j]
+			if sv.State == ServerUnknown || sv.State == ServerDrain {
+				out[key{name, serverName(sv)}] = true
+			}
+		}
+	}
+	for _, d := range a.drained {
+		for _, name := range d.Servers {
+			out[key{d.VirtualServer, name}] = true
+		}
 	}
 	for _, d := range servers {
-		vs := virtual[d.VirtualServer]
-		if vs == nil {
-			continue
-		}
 		var names []string
 		for _, name := range d.Servers {
-			at := slices.IndexFunc(vs.Servers, func(sv Server) bool { return serverName(&sv) == name })
-			if len(vs.Servers) == 0 || at >= 0 && vs.Servers[at].State == ServerUnknown {
+			if empty[d.VirtualServer] || out[key{d.VirtualServer, name}] {
 				names = append(names, name)
 			}
 		}
 		if len(names) > 0 {
-			unknown = append(unknown, DrainedServers{d.VirtualServer, names})
+			held = append(held, DrainedServers{d.VirtualServer, names})
 		}
 	}
-	return unknown
+	return held
 }
 
 // joinServers returns a with what b adds; it changes neither.

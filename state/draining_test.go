@@ -339,6 +339,60 @@ func TestUnknownIsNotRestored(t *testing.T) {
 	})
 }
 
+// A server that is to be restored is not, while the agent that set it to drain is away: neither the word of the other agent of
+// a pair counts for it, nor a site without any. One that is away for a day counts no more.
+func TestAwayIsNotRestored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two())
+		ordered := []state.DrainedServers{{VirtualServer: "web", Servers: []string{"server0", "server1"}}}
+		r.s.SetOrders(state.Orders{Site: func(site, _ string) state.SiteOrders { return state.SiteOrders{Restore: ordered} }})
+		report := func(agent string, drained bool, servers ...state.ServerState) state.ReportResult {
+			t.Helper()
+			rep := says("seoul", servers...)
+			rep.Agent = agent
+			if drained {
+				rep.Drained = []state.DrainedServers{{VirtualServer: "web", Servers: []string{"server0"}}}
+			}
+			res := r.report(rep)
+			r.settle()
+			return res
+		}
+		want := func(when, servers string, away int) {
+			t.Helper()
+			at := r.site("seoul")
+			var got []string
+			for _, d := range at.InDrain {
+				got = append(got, d.Servers...)
+			}
+			if strings.Join(got, " ") != servers {
+				t.Errorf("%s: in drain %v, want %s", when, got, servers)
+			}
+			if n := strings.Count(strings.Join(at.Warnings, "\n"), `is away, and had servers in drain that are to be restored`); n != away {
+				t.Errorf("%s: %q", when, at.Warnings)
+			}
+		}
+		report("lb0", false, up, up)
+		report("lb2", true, down, drain, drain) // server0 was last told of before it was set to drain
+		for range 12 {
+			time.Sleep(5 * time.Second)
+			report("lb1", false, up, up)
+		}
+		want("lb2 is away", "server0 server1", 1)
+		if res := report("lb2", true, drain, drain); len(res.Restore) != 1 {
+			t.Errorf("lb2 is told to restore %v", res.Restore)
+		}
+		want("lb2 is back", "server0 server1", 0)
+		time.Sleep(5 * time.Second)
+		report("lb2", false, up, drain)
+		want("lb2 restored one", "server1", 0)
+		time.Sleep(24*time.Hour - time.Second)
+		report("lb1", false, up, up)
+		want("almost a day later", "server1", 1)
+		time.Sleep(time.Second)
+		want("a day later", "", 0)
+	})
+}
+
 // A gslbd that is cut off tells nobody that a service moved.
 func TestServicesWhileBlind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -194,7 +194,7 @@ type Site struct {
 
 	// What all agents of the site say whose reports are fresh, the holder or not: each stands beside an SLB of its own.
 	Drained []DrainedServers // the servers that they set to drain because an evacuation asked for it
-	InDrain []DrainedServers // the servers that are in drain; of those that are to be restored also the unknown ones
+	InDrain []DrainedServers // the servers that are in drain; of those that are to be restored also the unknown ones, and those of silent agents
 	Listed  []string         // the virtual servers that match members, as ServiceState names them
 }
 
