@@ -19,6 +19,7 @@ const (
 	maxDeadAfter     = time.Hour      // bounds of what an answer may say
 	maxDeadline      = 24 * time.Hour //
 	drainAgain       = time.Minute    // after servers could not be set to drain
+	quietFor         = time.Minute    // longer than gslbd that start again may take to find what they ask for
 	maxHeldBack      = 20             // warnings of a report
 	offInFile        = "draining is off in the agent's file"
 )
@@ -41,13 +42,14 @@ type drainer struct {
 	pending map[string]bool
 
 	// Owned by Agent.Run.
-	servers map[string][]Server          // by virtual server, as last read
-	planned map[string]map[string]uint64 // servers to be set to drain, with the sequence of the report that first told of them
-	drained map[string]map[string]bool   // servers that were
-	failed  map[string]failure           // virtual servers whose servers could not be
-	undone  map[string]string            // why sessions were not ended, by virtual server
-	notes   []string                     // of this round: what is held back, and why
-	said    map[string]bool              // those of the last round
+	servers map[string][]Server             // by virtual server, as last read
+	planned map[string]map[string]uint64    // servers to be set to drain, with the sequence of the report that first told of them
+	drained map[string]map[string]bool      // servers that were
+	byHand  map[string]map[string]time.Time // servers in drain that no evacuation drained, and since when; see keepByHand
+	failed  map[string]failure              // virtual servers whose servers could not be
+	undone  map[string]string               // why sessions were not ended, by virtual server
+	notes   []string                        // of this round: what is held back, and why
+	said    map[string]bool                 // those of the last round
 }
 
 type failure struct {
@@ -372,7 +374,7 @@ func (d *drainer) restore(ctx context.Context, views []view, name string) {
 	var servers []string // that all agree on
 	wanted := false
 	for _, s := range d.servers[name] {
-		if s.State != StateDrain {
+		if _, kept := d.byHand[name][s.Name]; kept || s.State != StateDrain {
 			continue
 		}
 		missing := false
@@ -432,11 +434,12 @@ func (d *drainer) plan(ctx context.Context, r *round) {
 	for _, v := range r.servers {
 		d.servers[v.Name] = v.Servers
 	}
-	before := d.planned
-	d.planned = make(map[string]map[string]uint64)
+	before, byHand := d.planned, d.byHand
+	d.planned, d.byHand = make(map[string]map[string]uint64), make(map[string]map[string]time.Time)
 	permitted := make(map[Actor]error)
 	for _, v := range r.servers {
 		d.keepDrained(v.Name, v.Servers, views)
+		d.keepByHand(now, v.Name, v.Servers, views, byHand[v.Name])
 		if !slices.ContainsFunc(views, func(w view) bool { return w.drain[v.Name] }) {
 			continue
 		}
@@ -514,6 +517,35 @@ func (d *drainer) keepDrained(name string, servers []Server, views []view) {
 	if len(views) > 0 && !slices.ContainsFunc(views, func(v view) bool { return v.drain[name] || len(v.restore[name]) > 0 }) {
 		d.note("virtual server %q has servers in drain that no gslbd asks for any more; set them to ready by hand: %s",
 			name, list(slices.Collect(maps.Keys(drained))))
+	}
+}
+
+// keepByHand finds the servers of a virtual server that were in drain for quietFor while enough gslbd answered and none asked
+// for anything: whoever did that, an evacuation that comes later did not. gslbd do not know which agent of a site drained
+// a server, and may ask to restore one here that only the other agent drained. It is reported as in maintenance then,
+// which is what a restoration passes over, or it would never end.
+func (d *drainer) keepByHand(now time.Time, name string, servers []Server, views []view, before map[string]time.Time) {
+	quiet := d.tooFew(views) == "" && !slices.ContainsFunc(views, func(v view) bool { return v.drain[name] || len(v.restore[name]) > 0 })
+	byHand := make(map[string]time.Time)
+	for i := range servers {
+		s := &servers[i]
+		since, known := before[s.Name]
+		switch {
+		case s.State != StateDrain && s.State != StateUnknown:
+			continue
+		case known && (quiet || now.Sub(since) >= quietFor):
+			byHand[s.Name] = since
+		case s.State == StateDrain && quiet && !d.drained[name][s.Name]:
+			byHand[s.Name] = now
+		default:
+			continue
+		}
+		if s.State == StateDrain && slices.ContainsFunc(views, func(v view) bool { return v.restore[name][s.Name] }) {
+			s.State, s.Reason = StateMaint, "in drain since before the evacuation, and stays"
+		}
+	}
+	if len(byHand) > 0 {
+		d.byHand[name] = byHand
 	}
 }
 

@@ -442,6 +442,66 @@ func TestEvacuation(t *testing.T) {
 	})
 }
 
+// TestDrainedByHand has gslbd restore servers by a ledger that does not say which agent of the site drained them: one that
+// was in drain here before the evacuation stays, and does not keep the restoration from ending.
+func TestDrainedByHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newSLB()
+		b.states["web/s1"] = "drain"
+		wants := []said{
+			{0, active},
+			{90, `"drain": ["web"]`},
+			{120, `"restore": [{"virtual_server": "web", "servers": ["s1", "s2"]}]`},
+			{140, active},
+			{160, `"drain": ["web"]`},
+			{190, `"restore": [{"virtual_server": "web", "servers": ["s1", "s2"]}]`},
+		}
+		g, other := speaks(wants...), speaks(wants...)
+		first := func() (s sitereport.Server) { return g.seen()[len(g.seen())-1].VirtualServers[0].Servers[0] }
+		runDraining(t, b, 220*time.Second, func() {
+			time.Sleep(100 * time.Second)
+			b.mu.Lock()
+			b.broken = true // which is no reason to forget it
+			b.mu.Unlock()
+			time.Sleep(10 * time.Second)
+			b.mu.Lock()
+			b.broken = false
+			b.mu.Unlock()
+			time.Sleep(8 * time.Second)
+			if s := first(); s.State != "drain" {
+				t.Errorf("before the restoration it is reported as %+v", s)
+			}
+			time.Sleep(20 * time.Second)
+			if s := first(); s.State != "maint" || s.Reason == "" {
+				t.Errorf("in the restoration it is reported as %+v", s)
+			}
+			b.set("web/s1", "up") // by hand again: the next evacuation takes it
+		}, g, other)
+		for i, want := range []string{"drain web [s2]", "up web [s2]", "drain web [s1 s2]", "up web [s1 s2]"} {
+			if i >= len(b.done) || !strings.HasSuffix(b.done[i], want) {
+				t.Fatalf("%q, want %q at %d", b.done, want, i)
+			}
+		}
+		if w := g.warned(); len(w) > 0 {
+			t.Errorf("%q", w)
+		}
+	})
+}
+
+// TestDrainedAndAskedForLate restarts agent and gslbd in an evacuation, after which gslbd take a moment to find what they ask
+// for: the servers in drain do not pass for drained by hand.
+func TestDrainedAndAskedForLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newSLB()
+		b.states["web/s1"] = "drain"
+		g := speaks(said{0, active}, said{30, `"drain": ["web"]`}, said{120, `"restore": [{"virtual_server": "web", "servers": ["s1"]}]`})
+		runDraining(t, b, 150*time.Second, nil, g)
+		if len(b.done) != 2 || !strings.HasSuffix(b.done[1], "up web [s1]") {
+			t.Errorf("%q", b.done)
+		}
+	})
+}
+
 // TestDrainedInSpiteOfFailure has the load balancer fail after it did what it was asked for: the servers are in drain, so
 // the reports go on to say that the agent did it.
 func TestDrainedInSpiteOfFailure(t *testing.T) {
@@ -590,7 +650,7 @@ func TestDrainingOff(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newSLB()
-				b.states["web/s1"] = "drain"
+				b.states["web/s1"] = "drain" // by an agent before
 				g := speaks(
 					said{0, active},
 					said{20, `"drain": ["web"], ` + draining(40)},
