@@ -324,7 +324,7 @@ backend be-api
 }
 
 // TestRealHAProxyInDrain has servers that are in drain and out of service for another reason too, by a runtime socket on
-// IPv6: they still are in drain, and can be set back.
+// IPv6: they still are in drain, and can be set back. A frontend has the name of their backend.
 func TestRealHAProxyInDrain(t *testing.T) {
 	program(t, "haproxy")
 	web := httptest.NewServer(http.NotFoundHandler())
@@ -344,7 +344,7 @@ defaults
   timeout connect 1s
   timeout client 60s
   timeout server 60s
-frontend fe
+frontend be
   bind %s
   default_backend be
 backend be
@@ -360,7 +360,7 @@ backend leaving
 	h, err := sitereport.NewHAProxy(sitereport.HAProxyOptions{
 		Socket: socket, Timeout: time.Second,
 		VirtualServers: []sitereport.HAProxyVirtualServer{
-			{Name: "web", Frontend: "fe", Backend: "be"}, {Name: "left", Frontend: "fe", Backend: "leaving"},
+			{Name: "web", Frontend: "be", Backend: "be"}, {Name: "left", Frontend: "be", Backend: "leaving"},
 		},
 	})
 	if err != nil {

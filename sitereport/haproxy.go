@@ -60,8 +60,11 @@ type HAProxyVirtualServer struct {
 //
 // A HAProxy is for one reader at a time.
 type HAProxy struct {
-	opts    HAProxyOptions
-	network string
+	// Fixed at construction.
+	opts     HAProxyOptions
+	network  string
+	backends map[string]string   // by virtual server
+	sharing  map[string][]string // the virtual servers of a backend
 
 	// Owned by Read.
 	known   map[string][]Server // the servers last seen, by virtual server
@@ -81,7 +84,14 @@ func NewHAProxy(opts HAProxyOptions) (*HAProxy, error) {
 	if opts.Timeout <= 0 {
 		opts.Timeout = 2 * time.Second
 	}
-	h := &HAProxy{opts: opts, network: "unix", known: make(map[string][]Server)}
+	h := &HAProxy{
+		opts: opts, network: "unix", backends: make(map[string]string), sharing: make(map[string][]string),
+		known: make(map[string][]Server),
+	}
+	for _, v := range opts.VirtualServers {
+		h.backends[v.Name] = v.Backend
+		h.sharing[v.Backend] = append(h.sharing[v.Backend], v.Name)
+	}
 	switch {
 	case strings.Contains(opts.Socket, "://"):
 		return nil, fmt.Errorf("haproxy: %q is a URL: give the path or host:port of the runtime socket, which is what "+

@@ -12,24 +12,7 @@ import (
 const maxHAProxyLine = 8 << 10
 
 // Shares implements Actor: the virtual servers with the same backend.
-func (h *HAProxy) Shares(virtualServer string) (names []string) {
-	backend, ok := h.backend(virtualServer)
-	for _, v := range h.opts.VirtualServers {
-		if ok && v.Backend == backend {
-			names = append(names, v.Name)
-		}
-	}
-	return names
-}
-
-func (h *HAProxy) backend(virtualServer string) (string, bool) {
-	for _, v := range h.opts.VirtualServers {
-		if v.Name == virtualServer {
-			return v.Backend, true
-		}
-	}
-	return "", false
-}
+func (h *HAProxy) Shares(virtualServer string) []string { return h.sharing[h.backends[virtualServer]] }
 
 // May implements Actor: it asks for the level of the socket. Versions that do not know that find out when they act.
 func (h *HAProxy) May(ctx context.Context) error {
@@ -77,9 +60,13 @@ func (h *HAProxy) set(ctx context.Context, virtualServer string, servers []strin
 	if err != nil {
 		return nil, err
 	}
+	wanted := make(map[string]bool, len(servers))
+	for _, name := range servers {
+		wanted[name] = true
+	}
 	var commands []string
 	for _, s := range all {
-		if s.State == from && slices.Contains(servers, s.Name) && !(to == "ready" && s.unforced) {
+		if s.State == from && wanted[s.Name] && !(to == "ready" && s.unforced) {
 			changed = append(changed, s.Name)
 			commands = append(commands, "set server "+s.path+" state "+to)
 		}
@@ -89,9 +76,11 @@ func (h *HAProxy) set(ctx context.Context, virtualServer string, servers []strin
 		return changed, nil
 	}
 	if all, err = h.servers(ctx, virtualServer); err == nil {
-		changed = slices.DeleteFunc(changed, func(name string) bool {
-			return slices.ContainsFunc(all, func(s haproxyServer) bool { return s.Name == name && s.State == from })
-		})
+		still := make(map[string]bool)
+		for _, s := range all {
+			still[s.Name] = still[s.Name] || s.State == from
+		}
+		changed = slices.DeleteFunc(changed, func(name string) bool { return still[name] })
 	}
 	return changed, failed
 }
@@ -105,20 +94,27 @@ type haproxyServer struct {
 
 // servers asks for the present servers of a virtual server. Commands name only what HAProxy itself named.
 func (h *HAProxy) servers(ctx context.Context, virtualServer string) ([]haproxyServer, error) {
-	backend, ok := h.backend(virtualServer)
+	backend, ok := h.backends[virtualServer]
 	if !ok {
 		return nil, fmt.Errorf("haproxy %s: there is no virtual server %q in the agent's file", h.opts.Socket, virtualServer)
 	}
-	reply, err := h.ask(ctx, showServers)
+	// Of thousands of backends the others would take longer than there is time. Where a frontend has the same name, HAProxy
+	// may give that one's statistics, and versions before 1.7 give none: then all are asked for.
 	var st *haproxyStat
-	if err == nil {
-		_, st, err = parseHAProxyReply(reply)
+	for _, commands := range []string{fmt.Sprintf("show servers state %s;show stat %[1]s 6 -1", backend), showServers} {
+		reply, err := h.ask(ctx, commands)
+		if err == nil {
+			_, st, err = parseHAProxyReply(reply)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("haproxy %s: %w", h.opts.Socket, err)
+		}
+		if st.backends[backend] != nil {
+			break
+		}
 	}
-	if err == nil && st.backends[backend] == nil {
-		err = fmt.Errorf("there is no backend %q", backend)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("haproxy %s: %w", h.opts.Socket, err)
+	if st.backends[backend] == nil {
+		return nil, fmt.Errorf("haproxy %s: there is no backend %q", h.opts.Socket, backend)
 	}
 	var all []haproxyServer
 	for _, row := range st.backends[backend].servers {
