@@ -194,7 +194,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		started := time.Now()
 		a.act(ctx)
 		r := a.read(ctx)
-		a.draining.plan(ctx, r)
+		a.plan(ctx, r)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -267,6 +267,13 @@ func (a *Agent) act(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, a.Interval()*2/5)
 	defer cancel()
 	a.draining.act(ctx)
+}
+
+// plan adds to the report what it tells of draining, and does not keep it back for long either.
+func (a *Agent) plan(ctx context.Context, r *round) {
+	ctx, cancel := context.WithTimeout(ctx, a.Interval()/5)
+	defer cancel()
+	a.draining.plan(ctx, r)
 }
 
 // read reads all readers in parallel.

@@ -204,10 +204,7 @@ func (d *drainer) tooFew(views []view) string {
 
 // note says what is held back in this round.
 func (d *drainer) note(format string, args ...any) {
-	text := printable(fmt.Sprintf(format, args...), MaxReason)
-	if !slices.Contains(d.notes, text) {
-		d.notes = append(d.notes, text)
-	}
+	d.notes = append(d.notes, printable(fmt.Sprintf(format, args...), MaxReason))
 }
 
 // actor returns who acts on the virtual server, and the virtual servers that share its servers. It is nil for a virtual
@@ -221,11 +218,15 @@ func (d *drainer) actor(name string) (Actor, []string) {
 	return nil, nil
 }
 
-// act does what was decided and agreed on. It comes before the readers, so that the report tells what came of it.
+// act does what was decided and agreed on. It comes before the readers, so that the report tells what came of it. What there is
+// no time for waits for the next report.
 func (d *drainer) act(ctx context.Context) {
 	now := time.Now()
 	views, pending := d.reached(now)
 	for _, name := range pending {
+		if ctx.Err() != nil {
+			return
+		}
 		d.endSessions(ctx, now, views, name)
 	}
 	for name := range d.undone {
@@ -234,6 +235,9 @@ func (d *drainer) act(ctx context.Context) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.planned)) {
+		if ctx.Err() != nil {
+			return
+		}
 		d.drain(ctx, now, views, name)
 	}
 	asked := make(map[string]bool)
@@ -243,6 +247,9 @@ func (d *drainer) act(ctx context.Context) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(asked)) {
+		if ctx.Err() != nil {
+			return
+		}
 		d.restore(ctx, views, name)
 	}
 }
@@ -504,12 +511,11 @@ func (d *drainer) keepDrained(name string, servers []Server, views []view) {
 	if len(drained) == 0 {
 		return
 	}
-	for server := range drained {
-		at := slices.IndexFunc(servers, func(s Server) bool { return s.Name == server })
-		if len(servers) > 0 && (at < 0 || servers[at].State != StateDrain && servers[at].State != StateUnknown) {
-			delete(drained, server)
-		}
+	still := make(map[string]bool, len(servers))
+	for _, s := range servers {
+		still[s.Name] = s.State == StateDrain || s.State == StateUnknown
 	}
+	maps.DeleteFunc(drained, func(server string, _ bool) bool { return len(servers) > 0 && !still[server] })
 	if len(drained) == 0 {
 		delete(d.drained, name)
 		return

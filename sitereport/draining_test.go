@@ -674,6 +674,73 @@ func TestDrainingOff(t *testing.T) {
 	}
 }
 
+// A slowSLB needs almost half of the time between two reports to set the servers of one virtual server to drain.
+type slowSLB struct {
+	names   []string
+	drained map[string]bool
+}
+
+func (b *slowSLB) Read(context.Context) (r sitereport.Reading, _ error) {
+	for _, name := range b.names {
+		s := sitereport.Server{Name: "s", State: "up"}
+		if b.drained[name] {
+			s.State = "drain"
+		}
+		r.VirtualServers = append(r.VirtualServers, sitereport.VirtualServer{Name: name, Servers: []sitereport.Server{s}})
+	}
+	return r, nil
+}
+func (b *slowSLB) Shares(name string) []string                               { return []string{name} }
+func (b *slowSLB) May(context.Context) error                                 { return nil }
+func (b *slowSLB) EndSessions(context.Context, string) error                 { return nil }
+func (b *slowSLB) Ready(context.Context, string, []string) ([]string, error) { return nil, nil }
+func (b *slowSLB) Drain(ctx context.Context, name string, servers []string) ([]string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	time.Sleep(2100 * time.Millisecond)
+	b.drained[name] = true
+	return servers, nil
+}
+
+// TestSlowEvacuation drains more virtual servers than there is time for between two reports: the rest follow with the next
+// ones, and are no failure.
+func TestSlowEvacuation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowSLB{names: []string{"v1", "v2", "v3", "v4", "v5"}, drained: make(map[string]bool)}
+		g := speaks(said{0, `"drain": ["v1", "v2", "v3", "v4", "v5"]`})
+		run(t, gslbds{"a": g}, sitereport.AgentOptions{Draining: true, Readers: []sitereport.Reader{b}}, 50*time.Second, nil)
+		if len(b.drained) != len(b.names) {
+			t.Errorf("drained in 50 s: %v", b.drained)
+		}
+		if w := g.warned(); len(w) > 0 {
+			t.Errorf("%q", w)
+		}
+	})
+}
+
+// A muteSLB does not say whether something may be done.
+type muteSLB struct{ *slb }
+
+func (b muteSLB) May(ctx context.Context) error {
+	<-ctx.Done()
+	return errors.New("no whole answer")
+}
+
+// TestReportsGoOnWithoutAnswer has a load balancer that can be read and says nothing else: the reports come in time.
+func TestReportsGoOnWithoutAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := speaks(said{0, `"drain": ["web", "api"]`})
+		run(t, gslbds{"a": g}, sitereport.AgentOptions{Draining: true, Readers: []sitereport.Reader{muteSLB{newSLB()}}}, time.Minute, nil)
+		if n := len(g.seen()); n < 10 {
+			t.Errorf("%d reports in a minute", n)
+		}
+		if w := g.warned(); len(w) != 2 || !strings.Contains(w[0], "no whole answer") {
+			t.Errorf("%q", w)
+		}
+	})
+}
+
 // TestAgentBoundsWarnings has more to warn of than a report may tell.
 func TestAgentBoundsWarnings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
