@@ -45,7 +45,7 @@ type drainer struct {
 	servers map[string][]Server             // by virtual server, as last read
 	planned map[string]map[string]uint64    // servers to be set to drain, with the sequence of the report that first told of them
 	drained map[string]map[string]bool      // servers that were
-	byHand  map[string]map[string]time.Time // servers in drain that no evacuation drained, and since when; see keepByHand
+	notOurs map[string]map[string]time.Time // servers in drain that no evacuation drained, and since when; see findNotOurs
 	failed  map[string]failure              // virtual servers whose servers could not be
 	undone  map[string]string               // why sessions were not ended, by virtual server
 	notes   []string                        // of this round: what is held back, and why
@@ -381,7 +381,7 @@ func (d *drainer) restore(ctx context.Context, views []view, name string) {
 	var servers []string // that all agree on
 	wanted := false
 	for _, s := range d.servers[name] {
-		if _, kept := d.byHand[name][s.Name]; kept || s.State != StateDrain {
+		if _, kept := d.notOurs[name][s.Name]; kept || s.State != StateDrain {
 			continue
 		}
 		missing := false
@@ -424,11 +424,22 @@ func (d *drainer) restore(ctx context.Context, views []view, name string) {
 		return
 	}
 	changed, err := actor.Ready(ctx, name, servers)
-	switch {
-	case err != nil:
+	if err != nil {
 		d.note("servers of virtual server %q are not set back to ready: %v", name, err)
-	case len(changed) > 0:
+		return
+	}
+	if len(changed) > 0 {
 		d.log.Info("servers set back to ready", zap.String("virtual_server", name), zap.Strings("servers", changed))
+	}
+	slices.Sort(changed)
+	for _, server := range servers {
+		if _, found := slices.BinarySearch(changed, server); !found { // out of drain meanwhile, which findNotOurs sees, or not by us
+			if d.notOurs[name] == nil {
+				d.notOurs[name] = make(map[string]time.Time)
+			}
+			d.notOurs[name][server] = time.Time{}
+			delete(d.drained[name], server)
+		}
 	}
 }
 
@@ -441,12 +452,12 @@ func (d *drainer) plan(ctx context.Context, r *round) {
 	for _, v := range r.servers {
 		d.servers[v.Name] = v.Servers
 	}
-	before, byHand := d.planned, d.byHand
-	d.planned, d.byHand = make(map[string]map[string]uint64), make(map[string]map[string]time.Time)
+	before, notOurs := d.planned, d.notOurs
+	d.planned, d.notOurs = make(map[string]map[string]uint64), make(map[string]map[string]time.Time)
 	permitted := make(map[Actor]error)
 	for _, v := range r.servers {
 		d.keepDrained(v.Name, v.Servers, views)
-		d.keepByHand(now, v.Name, v.Servers, views, byHand[v.Name])
+		d.findNotOurs(now, v.Name, v.Servers, views, notOurs[v.Name])
 		if !slices.ContainsFunc(views, func(w view) bool { return w.drain[v.Name] }) {
 			continue
 		}
@@ -526,13 +537,14 @@ func (d *drainer) keepDrained(name string, servers []Server, views []view) {
 	}
 }
 
-// keepByHand finds the servers of a virtual server that were in drain for quietFor while enough gslbd answered and none asked
+// findNotOurs finds the servers of a virtual server that were in drain for quietFor while enough gslbd answered and none asked
 // for anything: whoever did that, an evacuation that comes later did not. gslbd do not know which agent of a site drained
-// a server, and may ask to restore one here that only the other agent drained. It is reported as in maintenance then,
-// which is what a restoration passes over, or it would never end.
-func (d *drainer) keepByHand(now time.Time, name string, servers []Server, views []view, before map[string]time.Time) {
+// a server, and may ask to restore one here that only the other agent drained. restore adds those that stand aside by their
+// own word. All are reported as in maintenance while a restoration asks for them, which is what it passes over, or it
+// would never end.
+func (d *drainer) findNotOurs(now time.Time, name string, servers []Server, views []view, before map[string]time.Time) {
 	quiet := d.tooFew(views) == "" && !slices.ContainsFunc(views, func(v view) bool { return v.drain[name] || len(v.restore[name]) > 0 })
-	byHand := make(map[string]time.Time)
+	notOurs := make(map[string]time.Time)
 	for i := range servers {
 		s := &servers[i]
 		since, known := before[s.Name]
@@ -540,18 +552,18 @@ func (d *drainer) keepByHand(now time.Time, name string, servers []Server, views
 		case s.State != StateDrain && s.State != StateUnknown:
 			continue
 		case known && (quiet || now.Sub(since) >= quietFor):
-			byHand[s.Name] = since
+			notOurs[s.Name] = since
 		case s.State == StateDrain && quiet && !d.drained[name][s.Name]:
-			byHand[s.Name] = now
+			notOurs[s.Name] = now
 		default:
 			continue
 		}
 		if s.State == StateDrain && slices.ContainsFunc(views, func(v view) bool { return v.restore[name][s.Name] }) {
-			s.State, s.Reason = StateMaint, "in drain since before the evacuation, and stays"
+			s.State, s.Reason = StateMaint, "in drain, but not by the evacuation"
 		}
 	}
-	if len(byHand) > 0 {
-		d.byHand[name] = byHand
+	if len(notOurs) > 0 {
+		d.notOurs[name] = notOurs
 	}
 }
 

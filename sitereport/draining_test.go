@@ -29,6 +29,7 @@ type slb struct {
 	begin  time.Time
 	states map[string]string // by virtual server and server
 	done   []string          // what was done, with the second
+	aside  map[string]bool   // servers that say themselves that they are in drain, which nobody else can end
 	broken bool              // it cannot be read
 }
 
@@ -96,7 +97,7 @@ func (b *slb) change(name string, servers []string, from, to string) (changed []
 		return nil, fails
 	}
 	for _, s := range servers {
-		if b.states[name+"/"+s] == from {
+		if b.states[name+"/"+s] == from && !b.aside[name+"/"+s] {
 			b.states[name+"/"+s] = to
 			changed = append(changed, s)
 		}
@@ -488,6 +489,31 @@ func TestDrainedByHand(t *testing.T) {
 	})
 }
 
+// TestDrainedByItself has a server say itself in an evacuation that it wants no sessions: that nobody can set it back does not
+// keep the restoration from ending.
+func TestDrainedByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newSLB()
+		g := speaks(said{0, active}, said{20, `"drain": ["web"]`}, said{60, `"restore": [{"virtual_server": "web", "servers": ["s1", "s2"]}]`})
+		runDraining(t, b, 80*time.Second, func() {
+			time.Sleep(50 * time.Second)
+			b.mu.Lock()
+			b.aside = map[string]bool{"web/s1": true}
+			b.mu.Unlock()
+		}, g)
+		last := g.seen()[len(g.seen())-1]
+		if s := last.VirtualServers[0].Servers; s[0].State != "maint" || s[0].Reason == "" || s[1].State != "up" || len(last.Drained) > 0 {
+			t.Errorf("%+v, drained %v", s, last.Drained)
+		}
+		if n := len(b.done); n != 2 {
+			t.Errorf("%q", b.done)
+		}
+		if w := g.warned(); len(w) > 0 {
+			t.Errorf("%q", w)
+		}
+	})
+}
+
 // TestDrainedAndAskedForLate restarts agent and gslbd in an evacuation, after which gslbd take a moment to find what they ask
 // for: the servers in drain do not pass for drained by hand.
 func TestDrainedAndAskedForLate(t *testing.T) {
@@ -690,6 +716,7 @@ func (b *slowSLB) Read(context.Context) (r sitereport.Reading, _ error) {
 	}
 	return r, nil
 }
+
 func (b *slowSLB) Shares(name string) []string                               { return []string{name} }
 func (b *slowSLB) May(context.Context) error                                 { return nil }
 func (b *slowSLB) EndSessions(context.Context, string) error                 { return nil }
