@@ -13,7 +13,7 @@ import (
 const maxServiceBytes = 2 << 20
 
 // awayFor is how long a restoration waits for an agent that was last heard of with servers in drain. One that is away for longer
-// was taken away for good, or has another name now.
+// was taken away for good.
 const awayFor = 24 * time.Hour
 
 // An agentView is what the agents of a site say together (docs/agent.md). Its slices are replaced,
@@ -218,7 +218,7 @@ func (s *Store) viewAgents(st *site, now time.Time) {
 			for _, w := range a.warnings {
 				v.said = append(v.said, fmt.Sprintf("agent %q: %s", a.name, w))
 			}
-		} else if until := a.at.Add(awayFor); len(held) == 0 || !now.Before(until) {
+		} else if until := a.at.Add(awayFor); len(held) == 0 || !now.Before(until) || st.succeeded(a) {
 			continue
 		} else {
 			s.wakeAt(until)
@@ -227,6 +227,21 @@ func (s *Store) viewAgents(st *site, now time.Time) {
 		v.inDrain = joinServers(v.inDrain, held)
 	}
 	st.agentView = v
+}
+
+// succeeded reports whether all agents that were heard of after a were first heard of after a: then it has another name now, as
+// in a container that was started again. Those of a pair report at the same time.
+func (st *site) succeeded(a *agentReport) bool {
+	later := false
+	for _, b := range st.agents {
+		if b.at.After(a.at) {
+			later = true
+			if !b.since.After(a.at) {
+				return false
+			}
+		}
+	}
+	return later
 }
 
 // heldOf returns those of the servers that must not pass for restored: the report has them in drain, or lists the virtual

@@ -371,7 +371,7 @@ func TestAwayIsNotRestored(t *testing.T) {
 				t.Errorf("%s: %q", when, at.Warnings)
 			}
 		}
-		report("lb0", false, up, up)
+		report("lb1", false, up, up)
 		report("lb2", true, down, drain, drain) // server0 was last told of before it was set to drain
 		for range 12 {
 			time.Sleep(5 * time.Second)
@@ -390,6 +390,15 @@ func TestAwayIsNotRestored(t *testing.T) {
 		want("almost a day later", "server1", 1)
 		time.Sleep(time.Second)
 		want("a day later", "", 0)
+
+		// An agent that has another name after a restart is not waited for.
+		report("lb2", true, drain, drain)
+		time.Sleep(20 * time.Second)
+		report("lb2-again", false, drain, up)
+		want("under another name", "server0", 0)
+		time.Sleep(5 * time.Second)
+		report("lb2-again", false, up, up)
+		want("restored under another name", "", 0)
 	})
 }
 

@@ -78,6 +78,7 @@ type load struct {
 type agentReport struct {
 	name    string
 	at      time.Time
+	since   time.Time // of the agent's first report
 	load    load
 	virtual []VirtualServer // own copies
 
@@ -90,7 +91,7 @@ type agentReport struct {
 
 func newAgentReport(r *Report, now time.Time) *agentReport {
 	a := &agentReport{
-		name: r.Agent, at: now,
+		name: r.Agent, at: now, since: now,
 		load: load{r.HasSessions, r.Sessions, r.HasNewSessions, r.NewSessions, r.HasBits, r.BitsIn, r.BitsOut},
 	}
 	if a.name == "" {
@@ -122,7 +123,9 @@ func (a *agentReport) sameHealth(b *agentReport) bool {
 // receive keeps the report a and, if its agent holds the site, applies it. The caller holds mu.
 func (s *Store) receive(st *site, a *agentReport) {
 	before := st.agents[a.name]
-	if before == nil && len(st.agents) >= maxAgents {
+	if before != nil {
+		a.since = before.since
+	} else if len(st.agents) >= maxAgents {
 		st.forgetAgent()
 	}
 	st.agents[a.name] = a
