@@ -128,11 +128,12 @@ func freePort(t *testing.T) string {
 // eventually waits for what other processes do: there is no other clock to wait by.
 func eventually(t *testing.T, within time.Duration, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(within); ; time.Sleep(10 * time.Millisecond) {
-		if ok() {
-			return
-		}
-		if time.Now().After(end) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(within); !ok(); {
+		select {
+		case <-tick.C:
+		case <-late:
 			t.Fatalf("not within %s: %s", within, what)
 		}
 	}
