@@ -20,6 +20,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gslbd/e2e/lab"
 )
 
 // python is the interpreter that the distribution's own modules belong to; another one in PATH may not have them.
@@ -42,7 +44,7 @@ func TestConformance(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes half a minute")
 	}
-	need(t, exec.Command(python, "-c", "import dns, cryptography").Run() == nil, python+" with dnspython and cryptography")
+	lab.Need(t, exec.Command(python, "-c", "import dns, cryptography").Run() == nil, python+" with dnspython and cryptography")
 
 	// The file has a line `dns: {listen: ["127.0.0.1:5300"], ...` and is otherwise ours to keep.
 	configure := func(s *gslbd, listen, settings string) {

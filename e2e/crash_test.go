@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gslbd/e2e/lab"
 )
 
 // A group is a resource that only the operator's program can move: a file says that it is out of service. Taking it out
@@ -74,7 +76,7 @@ func TestKilledDuringEvacuation(t *testing.T) {
 		for range 3 {
 			s.crash(t, time.Second)
 		}
-		eventually(t, 20*time.Second, "the ledger is empty", func() bool { return !strings.Contains(s.ctl(t, "evacuations", "--json"), "INC-5") })
+		lab.Eventually(t, 20*time.Second, "the ledger is empty", func() bool { return !strings.Contains(s.ctl(t, "evacuations", "--json"), "INC-5") })
 		s.wantAnswer(t, 0, www, "1.1.1.1")
 		if g.has("removed") || g.has("twice") {
 			t.Errorf("round %d: two ran at once, or the ledger is empty, and the program still says removed", round)
@@ -90,12 +92,12 @@ func TestProgramOutlivesGSLBD(t *testing.T) {
 	s := startGSLBD(t, seedNetwork+fleetService+evacuation)
 	s.wantAnswer(t, within, www, "1.1.1.1")
 	s.ctl(t, "evacuate", "--zone", "apne2-az1", "--type", "member,exec", "--reason", "INC-6")
-	eventually(t, 15*time.Second, "the program removes", func() bool { return g.has("removing") })
+	lab.Eventually(t, 15*time.Second, "the program removes", func() bool { return g.has("removing") })
 	s.kill()
 	s.run(t)
 	s.ctl(t, "restore", "--zone", "apne2-az1")
 	s.waitLog("evacuation program waits", 3*time.Second)
-	eventually(t, 3*time.Second, "the ledger says what is waited for", func() bool {
+	lab.Eventually(t, 3*time.Second, "the ledger says what is waited for", func() bool {
 		return strings.Contains(s.ctl(t, "evacuations", "--json"), "a run from before gslbd was restarted still goes on")
 	})
 	s.ctl(t, "restore", "--zone", "apne2-az1", "--wait", "--timeout", "30s")

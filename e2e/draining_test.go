@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gslbd/e2e/lab"
 )
 
 // A session is an HTTP connection through HAProxy that has a request open: its backend has not answered yet.
@@ -72,7 +74,7 @@ const drainingService = `services:
 // their servers stay ready. A failover in the middle cancels that.
 func TestConnectionDraining(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "haproxy")
+	lab.Program(t, "haproxy")
 	a, b := startGSLBD(t, seedNetwork+drainingService), startGSLBD(t, seedNetwork+drainingService)
 	fleet := []*gslbd{a, b}
 	seoul := startHAProxySite(t, "seoul", "127.0.11.1", "draining: {enabled: true}\n", fleet...)
@@ -106,7 +108,7 @@ func TestConnectionDraining(t *testing.T) {
 	// A failover in the middle: the sessions are wanted again.
 	seoul.sick(true)
 	all("127.0.12.1")
-	eventually(t, 20*time.Second, "the first deadline is over", func() bool { return time.Since(begin) > 7*time.Second })
+	lab.Eventually(t, 20*time.Second, "the first deadline is over", func() bool { return time.Since(begin) > 7*time.Second })
 	if !first.open() {
 		t.Fatal("the session was ended although its site serves again")
 	}
@@ -115,7 +117,7 @@ func TestConnectionDraining(t *testing.T) {
 	seoul.sick(false)
 	all("127.0.11.1")
 	begin = time.Now()
-	eventually(t, 15*time.Second, "the remaining session ends", func() bool { return !first.open() })
+	lab.Eventually(t, 15*time.Second, "the remaining session ends", func() bool { return !first.open() })
 	if took := time.Since(begin); took < 2*time.Second {
 		t.Errorf("the session ended %v after the failback, long before the deadline of 4 s", took)
 	} else {
@@ -126,7 +128,7 @@ func TestConnectionDraining(t *testing.T) {
 
 	// It ends the remaining sessions once: a client that comes later, with an old answer, stays.
 	late := openSession(t, virginia.vip)
-	eventually(t, 10*time.Second, "three reports later", func() bool { return time.Since(begin) > 12*time.Second })
+	lab.Eventually(t, 10*time.Second, "three reports later", func() bool { return time.Since(begin) > 12*time.Second })
 	if !late.open() {
 		t.Error("a session that came after the deadline was ended")
 	}
@@ -135,7 +137,7 @@ func TestConnectionDraining(t *testing.T) {
 // Two gslbd that disagree end nothing, and status says why.
 func TestConnectionDrainingDisagreement(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "haproxy")
+	lab.Program(t, "haproxy")
 	a := startGSLBD(t, seedNetwork+drainingService)
 	b := startGSLBD(t, seedNetwork+drainingService)
 	seoul := startHAProxySite(t, "seoul", "127.0.11.1", "draining: {enabled: true}\n", a, b)
@@ -150,11 +152,11 @@ func TestConnectionDrainingDisagreement(t *testing.T) {
 	seoul.sick(false)
 	a.wantAnswer(t, 15*time.Second, www, "127.0.11.1")
 	begin := time.Now()
-	eventually(t, 15*time.Second, "the deadline is over", func() bool { return time.Since(begin) > 8*time.Second })
+	lab.Eventually(t, 15*time.Second, "the deadline is over", func() bool { return time.Since(begin) > 8*time.Second })
 	if !held.open() {
 		t.Fatal("the session was ended although one gslbd still sends clients there")
 	}
-	eventually(t, 10*time.Second, "status says why nothing is done", func() bool {
+	lab.Eventually(t, 10*time.Second, "status says why nothing is done", func() bool {
 		return strings.Contains(a.ctl(t, "status"), "agree")
 	})
 }
@@ -163,7 +165,7 @@ func TestConnectionDrainingDisagreement(t *testing.T) {
 // exactly those: not one that was in maintenance before, nor one that an operator took into maintenance meanwhile.
 func TestEvacuationOfServers(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "haproxy")
+	lab.Program(t, "haproxy")
 	s := startGSLBD(t, seedNetwork+`services:
   - name: www.gslb.example.com
     policy: active-standby
@@ -174,7 +176,7 @@ func TestEvacuationOfServers(t *testing.T) {
 `)
 	seoul := startHAProxySite(t, "seoul", "127.0.11.1", "draining: {enabled: true}\n", s)
 	startHAProxySite(t, "virginia", "127.0.12.1", "draining: {enabled: true}\n", s)
-	eventually(t, 15*time.Second, "both sites report", func() bool { return strings.Count(s.log(), "site fresh") == 2 })
+	lab.Eventually(t, 15*time.Second, "both sites report", func() bool { return strings.Count(s.log(), "site fresh") == 2 })
 	s.wantAnswer(t, within, www, "127.0.11.1")
 
 	out := s.ctl(t, "evacuate", "--zone", "apne2-az1", "--type", "member,agent", "--dry-run", "--reason", "INC-1")
@@ -275,9 +277,9 @@ func TestStagedEvacuation(t *testing.T) {
 	if n := share(); n < 30 || n > 70 {
 		t.Errorf("%d of 200 clients are moved at 25 %%", n)
 	}
-	eventually(t, 12*time.Second, "half of the clients are moved", func() bool { n := share(); return n > 75 && n < 125 })
+	lab.Eventually(t, 12*time.Second, "half of the clients are moved", func() bool { n := share(); return n > 75 && n < 125 })
 	s.wantAnswer(t, 15*time.Second, www, "2.2.2.2")
-	eventually(t, 12*time.Second, "all clients are moved", func() bool { return share() == 200 })
+	lab.Eventually(t, 12*time.Second, "all clients are moved", func() bool { return share() == 200 })
 	s.ctl(t, "restore", "--wait", "--timeout", "30s")
 	if n := share(); n != 0 {
 		t.Errorf("after the restoration %d of 200 clients are still moved", n)

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"gslbd/e2e/lab"
 )
 
 // Whatever is wrong with a new configuration or with what it names, a reload says all of it and changes nothing.
@@ -59,9 +61,10 @@ func TestBrokenReloadChangesNothing(t *testing.T) {
 
 // A reload keeps what is measured, the counters and the sockets, and says what needs a restart.
 func TestReloadKeeps(t *testing.T) {
+	t.Parallel()
 	s, _, virginia := startSeed(t, "", "active-standby")
 	virginia.set(0, "down", "")
-	eventually(t, within, "virginia is down", func() bool {
+	lab.Eventually(t, within, "virginia is down", func() bool {
 		return s.scrape(t, `gslbd_member_up{family="ipv4",member="virginia",service="www.gslb.example.com"}`) == "0"
 	})
 	for range 10 {
@@ -155,6 +158,7 @@ func TestExitStatus(t *testing.T) {
 // A site that falls silent is stale, then dead: without a check of our own its members are down. When all sites fall
 // silent at once the fault is ours: the answers stay.
 func TestSilence(t *testing.T) {
+	t.Parallel()
 	s := startGSLBD(t, seedNetwork+strings.Replace(seedService("active-standby"), "addresses: [2.2.2.2]}", "addresses: [2.2.2.2], preference: 200}", 1))
 	seoul := &seedSite{site: "seoul", vip: "1.1.1.1", servers: "up"}
 	virginia := &seedSite{site: "virginia", vip: "2.2.2.2", servers: "up"}
@@ -172,13 +176,14 @@ func TestSilence(t *testing.T) {
 }
 
 func TestBlindness(t *testing.T) {
+	t.Parallel()
 	s := startGSLBD(t, seedNetwork+strings.Replace(seedService("active-standby"), "addresses: [2.2.2.2]}", "addresses: [2.2.2.2], preference: 200}", 1))
 	seoul := &seedSite{site: "seoul", vip: "1.1.1.1", servers: "up"}
 	virginia := &seedSite{site: "virginia", vip: "2.2.2.2", servers: "down"}
 	s.report(t, "seoul", seoul.body())
 	s.report(t, "virginia", virginia.body())
 	s.wantAnswer(t, within, www, "1.1.1.1")
-	eventually(t, 15*time.Second, "gslbd knows that it is blind", func() bool { return s.scrape(t, "gslbd_blind") == "1" })
+	lab.Eventually(t, 15*time.Second, "gslbd knows that it is blind", func() bool { return s.scrape(t, "gslbd_blind") == "1" })
 	if got := s.answer(t, www); got != "1.1.1.1" {
 		t.Errorf("blind, it answers %q, want what it knew", got)
 	}
@@ -194,11 +199,12 @@ func TestBlindness(t *testing.T) {
 		t.Errorf("readiness failed by blindness: %s", resp.Status)
 	}
 	s.report(t, "seoul", seoul.body())
-	eventually(t, within, "the first fresh report ends it", func() bool { return s.scrape(t, "gslbd_blind") == "0" })
+	lab.Eventually(t, within, "the first fresh report ends it", func() bool { return s.scrape(t, "gslbd_blind") == "0" })
 }
 
 // gslbd's own check takes a member out whose VIP cannot be used, whatever the site reports.
 func TestOwnCheck(t *testing.T) {
+	t.Parallel()
 	near, far := startBackend(t, "near"), startBackend(t, "far")
 	_, nearPort, _ := net.SplitHostPort(near.addr)
 	_, farPort, _ := net.SplitHostPort(far.addr)
@@ -212,16 +218,16 @@ func TestOwnCheck(t *testing.T) {
       - {name: far, site: virginia, addresses: [127.0.0.2], port: %s}
 `, nearPort, farPort))
 	// The backend of far listens on 127.0.0.1 only, so its check is refused.
-	eventually(t, within, "far is down by its own check", func() bool {
+	lab.Eventually(t, within, "far is down by its own check", func() bool {
 		return s.scrape(t, `gslbd_member_up{family="ipv4",member="far",service="www.gslb.example.com"}`) == "0"
 	})
 	if got := s.answer(t, www); got != "127.0.0.1" {
 		t.Errorf("answered %q", got)
 	}
 	near.sick.Store(true)
-	eventually(t, within, "near is down: HTTP 503", func() bool { return strings.Contains(s.ctl(t, "status"), "HTTP 503") })
+	lab.Eventually(t, within, "near is down: HTTP 503", func() bool { return strings.Contains(s.ctl(t, "status"), "HTTP 503") })
 	near.sick.Store(false)
-	eventually(t, within, "near is up again", func() bool {
+	lab.Eventually(t, within, "near is up again", func() bool {
 		return s.scrape(t, `gslbd_member_up{family="ipv4",member="near",service="www.gslb.example.com"}`) == "1"
 	})
 }
@@ -229,6 +235,7 @@ func TestOwnCheck(t *testing.T) {
 // A database that is overwritten in place, cut short, replaced by a web page or removed while queries come in leaves the
 // old one in force; a good one takes effect.
 func TestDatabaseReplacedWhileServing(t *testing.T) {
+	t.Parallel()
 	good, err := os.ReadFile("../testdata/geo/cities.mmdb")
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +267,7 @@ func TestDatabaseReplacedWhileServing(t *testing.T) {
 		}
 	}
 	s.waitLog("cities.mmdb", 15*time.Second)
-	eventually(t, 20*time.Second, "the failure is counted", func() bool { return s.scrape(t, `gslbd_geo_reloads_total{result="failure"}`) != "0" })
+	lab.Eventually(t, 20*time.Second, "the failure is counted", func() bool { return s.scrape(t, `gslbd_geo_reloads_total{result="failure"}`) != "0" })
 	if out := s.ctl(t, "status"); !strings.Contains(out, "keeps a geo database") {
 		t.Errorf("status does not tell of the database:\n%s", out)
 	}
@@ -273,7 +280,7 @@ func TestDatabaseReplacedWhileServing(t *testing.T) {
 	}
 	loaded := s.scrape(t, `gslbd_geo_reloads_total{result="success"}`)
 	write(t, db, string(good))
-	eventually(t, 20*time.Second, "the good database is loaded", func() bool { return s.scrape(t, `gslbd_geo_reloads_total{result="success"}`) != loaded })
+	lab.Eventually(t, 20*time.Second, "the good database is loaded", func() bool { return s.scrape(t, `gslbd_geo_reloads_total{result="success"}`) != loaded })
 	if s.answer(t, california) != "2.2.2.2" {
 		t.Error("the good database does not place California")
 	}
@@ -281,6 +288,7 @@ func TestDatabaseReplacedWhileServing(t *testing.T) {
 
 // Reports that cannot be read are refused with a reason, and what was known stays.
 func TestBadReports(t *testing.T) {
+	t.Parallel()
 	s := startGSLBD(t, seedNetwork+strings.Replace(seedService("active-standby"), "addresses: [2.2.2.2]}", "addresses: [2.2.2.2], preference: 200}", 1))
 	down := &seedSite{site: "virginia", vip: "2.2.2.2", servers: "down"}
 	s.report(t, "virginia", down.body())
@@ -309,7 +317,7 @@ func TestBadReports(t *testing.T) {
 	if out := s.ctl(t, "status"); !strings.Contains(out, "site virginia: its reports are refused") {
 		t.Errorf("status does not tell of the refused reports:\n%s", out)
 	}
-	eventually(t, within, "a report is accepted again", func() bool {
+	lab.Eventually(t, within, "a report is accepted again", func() bool {
 		code, _ := s.postReport(t, "virginia", down.body())
 		return code == http.StatusOK
 	})

@@ -6,9 +6,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"gslbd/e2e/lab"
 )
 
 // An etcdMember is one member of a real cluster on loopback.
@@ -21,7 +25,7 @@ type etcdMember struct {
 // startEtcd starts a cluster and waits until it has a leader.
 func startEtcd(t *testing.T, size int) []*etcdMember {
 	t.Helper()
-	program := needProgram(t, "etcd")
+	program := lab.Program(t, "etcd")
 	dir := t.TempDir()
 	peers := make([]string, size)
 	members := make([]*etcdMember, size)
@@ -61,7 +65,7 @@ func deleteArg(args []string, arg string) []string {
 
 func (m *etcdMember) waitHealthy(t *testing.T) {
 	t.Helper()
-	eventually(t, 20*time.Second, "etcd is healthy", func() bool {
+	lab.Eventually(t, 20*time.Second, "etcd is healthy", func() bool {
 		out, err := exec.Command("curl", "-sS", "-m", "1", m.endpoint+"/health").CombinedOutput()
 		return err == nil && strings.Contains(string(out), `"true"`)
 	})
@@ -76,7 +80,7 @@ func (m *etcdMember) restart(t *testing.T) {
 			args[i] = "existing"
 		}
 	}
-	m.process = start(t, needProgram(t, "etcd"), args...)
+	m.process = start(t, lab.Program(t, "etcd"), args...)
 }
 
 func endpoints(members []*etcdMember) []string {
@@ -122,7 +126,7 @@ const fleetService = `services:
       - {name: virginia, site: virginia, addresses: [2.2.2.2]}
 `
 
-// An order given to one gslbd of a fleet holds at all within a second, whichever member of etcd dies; without etcd each
+// An order given to one gslbd of a fleet soon holds at all, whichever member of etcd dies; without etcd each
 // takes its own orders, and when etcd is back all agree.
 func TestFleetSharesOrders(t *testing.T) {
 	t.Parallel()
@@ -134,7 +138,7 @@ func TestFleetSharesOrders(t *testing.T) {
 	}
 	shared := func(s *gslbd, args ...string) {
 		t.Helper()
-		eventually(t, 10*time.Second, "the order is shared by etcd", func() bool {
+		lab.Eventually(t, 10*time.Second, "the order is shared by etcd", func() bool {
 			for _, how := range s.orders(t) {
 				if how != "etcd" {
 					return false
@@ -144,11 +148,11 @@ func TestFleetSharesOrders(t *testing.T) {
 		})
 	}
 	a.ctl(t, "force", "down", "--site", "seoul", "--reason", "power work")
-	t.Logf("the order held at the other gslbd after %v", b.wantAnswer(t, time.Second, www, "2.2.2.2"))
+	t.Logf("the order held at the other gslbd after %v", b.wantAnswer(t, within, www, "2.2.2.2"))
 	a.wantAnswer(t, 0, www, "2.2.2.2")
 
 	b.ctl(t, "clear", "--all", "--reason", "power work done")
-	t.Logf("its end held after %v", a.wantAnswer(t, time.Second, www, "1.1.1.1"))
+	t.Logf("its end held after %v", a.wantAnswer(t, within, www, "1.1.1.1"))
 
 	etcd[0].kill()
 	a.ctl(t, "force", "down", "--site", "seoul", "--reason", "one member of etcd is gone")
@@ -180,7 +184,7 @@ func TestFleetSharesOrders(t *testing.T) {
 	etcd[1].signal(syscall.SIGCONT)
 	etcd[0].restart(t)
 	b.wantAnswer(t, 30*time.Second, www, "2.2.2.2")
-	eventually(t, 30*time.Second, "both know both orders", func() bool { return len(a.orders(t)) == 2 && len(b.orders(t)) == 2 })
+	lab.Eventually(t, 30*time.Second, "both know both orders", func() bool { return len(a.orders(t)) == 2 && len(b.orders(t)) == 2 })
 	shared(a)
 	shared(b)
 }
@@ -229,28 +233,37 @@ func TestOrderToAll(t *testing.T) {
 func TestOrdersSurviveKill(t *testing.T) {
 	t.Parallel()
 	s := startGSLBD(t, seedNetwork+fleetService)
-	acknowledged := 0
+	var acknowledged atomic.Int64
 	for i := range 5 {
-		stop := time.After(time.Duration(50+37*i) * time.Millisecond)
-		killed := make(chan struct{})
-		go func() { <-stop; s.kill(); close(killed) }()
-		for range 20 {
-			if _, code := s.tryCtl(t, "force", "down", "--site", "seoul", "--reason", "until the power fails"); code != 0 {
-				break
-			}
-			acknowledged++
+		var operators sync.WaitGroup
+		enough := make(chan struct{})
+		until := acknowledged.Load() + int64(1+i)
+		for range 3 { // so that others are on their way, however far, when the power fails
+			operators.Go(func() {
+				for {
+					if _, code := s.tryCtl(t, "force", "down", "--site", "seoul", "--reason", "until the power fails"); code != 0 {
+						return
+					}
+					if acknowledged.Add(1) == until {
+						close(enough)
+					}
+				}
+			})
 		}
-		<-killed
+		ended := make(chan struct{})
+		go func() { operators.Wait(); close(ended) }()
+		select {
+		case <-enough:
+		case <-ended:
+			t.Fatalf("round %d: orders are refused before the power fails:\n%s", i, s.log())
+		}
+		s.kill()
+		<-ended
 		s.run(t)
-		if n := len(s.orders(t)); n < acknowledged {
-			t.Fatalf("round %d: %d orders are left of %d that were acknowledged", i, n, acknowledged)
+		if n := len(s.orders(t)); n < int(acknowledged.Load()) {
+			t.Fatalf("round %d: %d orders are left of %d that were acknowledged", i, n, acknowledged.Load())
 		}
-		if acknowledged > 0 {
-			s.wantAnswer(t, 0, www, "2.2.2.2")
-		}
-	}
-	if acknowledged == 0 {
-		t.Error("no order was acknowledged in any round: the test shows nothing")
+		s.wantAnswer(t, 0, www, "2.2.2.2")
 	}
 }
 
@@ -295,11 +308,11 @@ func TestFleetFailsBackTogether(t *testing.T) {
 	all(0, "2.2.2.2") // ordered nowhere
 
 	seouls[0].set(10, "up", "")
-	eventually(t, within, "the first holds its backups", func() bool { return strings.Contains(fleet[0].ctl(t, "status"), "held") })
+	lab.Eventually(t, within, "the first holds its backups", func() bool { return strings.Contains(fleet[0].ctl(t, "status"), "held") })
 	fleet[0].kill()
 	fleet[0].run(t) // the latch is in its journal
 	all(within, "2.2.2.2")
-	eventually(t, 10*time.Second, "it holds them still", func() bool {
+	lab.Eventually(t, 10*time.Second, "it holds them still", func() bool {
 		return strings.Contains(fleet[0].ctl(t, "explain", "www.gslb.example.com"), "held")
 	})
 	fleet[1].ctl(t, "failback", "www.gslb.example.com", "--reason", "repaired", "--wait", "--timeout", "20s")

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
@@ -20,55 +22,33 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"gslbd/e2e/lab"
 )
 
 // binaries is where TestMain puts the programs under test.
 var binaries string
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "gslbd-e2e")
-	if err != nil {
+	flag.Parse()
+	parallel := "8" // the tests wait for most of their time; -parallel says otherwise
+	flag.Visit(func(f *flag.Flag) {
+		if f.Name == "test.parallel" {
+			parallel = f.Value.String()
+		}
+	})
+	if err := flag.Set("test.parallel", parallel); err != nil {
 		panic(err)
 	}
-	binaries = dir
-	build := exec.Command("go", append(append([]string{"build"}, raceFlags...), "-o", dir+"/", "../cmd/...")...)
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "e2e: go build: %v\n%s", err, out)
-		os.RemoveAll(dir)
+	dir, remove, err := lab.Programs(raceFlags...)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	binaries = dir
 	code := m.Run()
-	os.RemoveAll(dir)
+	remove()
 	os.Exit(code)
-}
-
-// need skips the test loudly when something of the system is missing, and fails it where E2E=require.
-func need(t *testing.T, ok bool, what string) {
-	t.Helper()
-	if ok {
-		return
-	}
-	if os.Getenv("E2E") == "require" {
-		t.Fatalf("E2E=require, and %s is missing", what)
-	}
-	fmt.Fprintf(os.Stderr, "SKIPPED %s: needs %s\n", t.Name(), what)
-	t.Skipf("needs %s", what)
-}
-
-func needProgram(t *testing.T, program string) string {
-	t.Helper()
-	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin") {
-		if path := filepath.Join(dir, program); isExecutable(path) {
-			return path
-		}
-	}
-	need(t, false, "the program "+program)
-	return ""
-}
-
-func isExecutable(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && !info.IsDir() && info.Mode()&0o111 != 0
 }
 
 // A process is a program under test. Its output is kept and shown when the test fails.
@@ -139,35 +119,22 @@ func (p *process) exited() bool {
 // waitLog waits until the program has printed text.
 func (p *process) waitLog(text string, within time.Duration) {
 	p.t.Helper()
-	eventually(p.t, within, fmt.Sprintf("%s prints %q", p.name, text), func() bool { return strings.Contains(p.log(), text) })
+	lab.Eventually(p.t, within, fmt.Sprintf("%s prints %q", p.name, text), func() bool { return strings.Contains(p.log(), text) })
 }
 
-// eventually polls until ok, and fails the test when that takes longer than within. It returns how long it took.
-func eventually(t *testing.T, within time.Duration, what string, ok func() bool) time.Duration {
-	t.Helper()
-	begin := time.Now()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if ok() {
-			return time.Since(begin)
-		}
-		if time.Since(begin) > within {
-			t.Fatalf("did not happen within %v: %s", within, what)
-		}
-		<-tick.C
-	}
-}
+// freeAddr returns an address and port of loopback that nothing listens on, for both UDP and TCP.
+func freeAddr(t *testing.T) string { return freePort(t, "127.0.0.1") }
 
-// freeAddr returns a loopback address and port that nothing listens on, for both UDP and TCP.
-func freeAddr(t *testing.T) string {
+// freePort is freeAddr for a given address of loopback. The port is not one that the kernel gives to clients, so that it
+// stays free until the program of the test listens there, and while that is restarted.
+func freePort(t *testing.T, host string) string {
 	t.Helper()
 	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		addr := net.JoinHostPort(host, strconv.Itoa(10000+rand.IntN(20000)))
+		l, err := net.Listen("tcp", addr)
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
-		addr := l.Addr().String()
 		l.Close()
 		if u, err := net.ListenPacket("udp", addr); err == nil {
 			u.Close()
@@ -201,7 +168,7 @@ func startGSLBD(t *testing.T, body string, etcd ...string) *gslbd {
 func (s *gslbd) run(t *testing.T) {
 	t.Helper()
 	s.process = start(t, filepath.Join(binaries, "gslbd"), "--config", s.config)
-	eventually(t, 20*time.Second, "gslbd is ready", func() bool {
+	lab.Eventually(t, 20*time.Second, "gslbd is ready", func() bool {
 		if s.exited() {
 			t.Fatalf("gslbd ended:\n%s", s.log())
 		}
@@ -449,7 +416,7 @@ func (s *gslbd) explain(t *testing.T, args ...string) (reason, text string) {
 // waitQueries waits until the server has answered n A queries over TCP.
 func (s *gslbd) waitQueries(t *testing.T, n int) {
 	t.Helper()
-	eventually(t, 10*time.Second, fmt.Sprintf("%d queries are answered", n), func() bool {
+	lab.Eventually(t, 10*time.Second, fmt.Sprintf("%d queries are answered", n), func() bool {
 		got, err := strconv.Atoi(s.scrape(t, `gslbd_queries_total{rcode="NOERROR",transport="tcp",type="A"}`))
 		return err == nil && got >= n
 	})

@@ -12,18 +12,20 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"gslbd/e2e/lab"
 )
 
 // mountState mounts a small file system in memory as the server's state directory.
 func (s *gslbd) mountState(t *testing.T) string {
 	t.Helper()
-	need(t, os.Getuid() == 0, "root, to mount a file system")
+	lab.Need(t, os.Getuid() == 0, "root, to mount a file system")
 	dir := filepath.Join(s.dir, "state")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
-		need(t, false, "mounting: "+err.Error())
+		lab.Need(t, false, "mounting: "+err.Error())
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 	return dir

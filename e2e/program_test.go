@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gslbd/e2e/lab"
 )
 
 // The program is run once for a fleet, by the gslbd that was asked first, also when the order is given to all of them and
@@ -44,7 +46,7 @@ func TestFleetRunsTheProgramOnce(t *testing.T) {
 		first.run(t)
 		for _, s := range order {
 			s.wantAnswer(t, within, www, "1.1.1.1")
-			eventually(t, within, "the ledger is empty", func() bool { return !strings.Contains(s.ctl(t, "evacuations", "--json"), "INC-8") })
+			lab.Eventually(t, within, "the ledger is empty", func() bool { return !strings.Contains(s.ctl(t, "evacuations", "--json"), "INC-8") })
 		}
 		calls, err := os.ReadFile(filepath.Join(g.dir, "calls"))
 		if err != nil || strings.Count(string(calls), "remove\n") != i+1 || strings.Count(string(calls), "add\n") != i+1 || g.has("removed") {

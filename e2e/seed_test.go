@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"gslbd/e2e/lab"
 )
 
 // The network of the seed (policy metrics): Korea with VIP 1.1.1.1, the United States with 2.2.2.2, both with two
@@ -105,12 +107,13 @@ var www = question{name: "www.gslb.example.com", source: "127.0.0.1"}
 
 // Seed A, metric 1: both servers in the United States are down; the answer is Korea.
 func TestSeedServerHealth(t *testing.T) {
+	t.Parallel()
 	s, _, virginia := startSeed(t, "", "active-standby")
 	const up = `gslbd_member_up{family="ipv4",member="virginia",service="www.gslb.example.com"}`
 	seen := map[string]bool{}
-	eventually(t, within, "both sites are answered in turn", func() bool { seen[s.answer(t, www)] = true; return len(seen) == 2 })
+	lab.Eventually(t, within, "both sites are answered in turn", func() bool { seen[s.answer(t, www)] = true; return len(seen) == 2 })
 	virginia.set(0, "down", "")
-	eventually(t, within, "2.2.2.2 is down", func() bool { return s.scrape(t, up) == "0" })
+	lab.Eventually(t, within, "2.2.2.2 is down", func() bool { return s.scrape(t, up) == "0" })
 	for range 50 {
 		if got := s.answer(t, www); got != "1.1.1.1" {
 			t.Fatalf("answered %q while the servers of 2.2.2.2 are down", got)
@@ -122,14 +125,15 @@ func TestSeedServerHealth(t *testing.T) {
 	}
 	s.waitLog("member down", within)
 	virginia.set(0, "up", "")
-	eventually(t, within, "2.2.2.2 is up again", func() bool { return s.scrape(t, up) == "1" })
+	lab.Eventually(t, within, "2.2.2.2 is up again", func() bool { return s.scrape(t, up) == "1" })
 }
 
 // Seed A, metric 2: the sessions in the United States have come up to the threshold; the answer is Korea.
 func TestSeedCapacity(t *testing.T) {
+	t.Parallel()
 	s, _, virginia := startSeed(t, "", "default")
 	virginia.set(900000, "up", "")
-	eventually(t, within, "virginia is overloaded", func() bool { return s.scrape(t, `gslbd_site_overloaded{site="virginia"}`) == "1" })
+	lab.Eventually(t, within, "virginia is overloaded", func() bool { return s.scrape(t, `gslbd_site_overloaded{site="virginia"}`) == "1" })
 	for range 50 {
 		if got := s.answer(t, www); got != "1.1.1.1" {
 			t.Fatalf("answered %q while 2.2.2.2 is overloaded", got)
@@ -141,17 +145,18 @@ func TestSeedCapacity(t *testing.T) {
 	s.waitLog("site overloaded", within)
 	// One session below the threshold is not yet below 90 % of it, so the site stays out.
 	virginia.set(899999, "up", "")
-	eventually(t, within, "the report below the threshold has arrived", func() bool { return s.scrape(t, `gslbd_site_sessions{site="virginia"}`) == "899999" })
+	lab.Eventually(t, within, "the report below the threshold has arrived", func() bool { return s.scrape(t, `gslbd_site_sessions{site="virginia"}`) == "899999" })
 	if got := s.scrape(t, `gslbd_site_overloaded{site="virginia"}`); got != "1" {
 		t.Errorf("virginia came back above its resume share")
 	}
 	virginia.set(100000, "up", "")
-	eventually(t, 2*within, "virginia is eligible again", func() bool { return s.scrape(t, `gslbd_site_overloaded{site="virginia"}`) == "0" })
+	lab.Eventually(t, 2*within, "virginia is eligible again", func() bool { return s.scrape(t, `gslbd_site_overloaded{site="virginia"}`) == "0" })
 }
 
 // Seed A, metric 3: 200 ms from Korea and 30 ms from the United States; the answer is 2.2.2.2. With a resolver that is
 // silent to ICMP the decision falls to geography, metric 4.
 func TestSeedRTT(t *testing.T) {
+	t.Parallel()
 	s, seoul, virginia := startSeed(t, "", "fastest")
 	near := question{name: "www.gslb.example.com", source: "127.0.53.1"}
 	silent := question{name: "www.gslb.example.com", source: "127.0.54.1"}
@@ -160,13 +165,13 @@ func TestSeedRTT(t *testing.T) {
 		s.answer(t, silent)
 	}
 	// The resolvers that asked are handed to the sites with the answer to a report.
-	eventually(t, 2*within, "both sites are asked to measure both resolvers", func() bool {
+	lab.Eventually(t, 2*within, "both sites are asked to measure both resolvers", func() bool {
 		return seoul.asked("127.0.53.1") && seoul.asked("127.0.54.1") && virginia.asked("127.0.53.1") && virginia.asked("127.0.54.1")
 	})
 	seoul.set(400000, "up", `{"resolver": "127.0.53.1", "rtt_ms": 200, "method": "icmp", "age_ms": 10}, {"resolver": "127.0.54.1", "lost": true, "age_ms": 10}`)
 	virginia.set(400000, "up", `{"resolver": "127.0.53.1", "rtt_ms": 30, "method": "icmp", "age_ms": 10}, {"resolver": "127.0.54.1", "lost": true, "age_ms": 10}`)
 	var text string
-	eventually(t, 2*within, "the round trip decides", func() (ok bool) {
+	lab.Eventually(t, 2*within, "the round trip decides", func() (ok bool) {
 		var reason string
 		reason, text = s.explain(t, "www.gslb.example.com", "--client", "127.0.53.1")
 		return reason == "rtt"
@@ -208,9 +213,9 @@ func TestSeedGeography(t *testing.T) {
 
 // The resolver itself stands at 11.1.1.1, in a network of its own, and sends no ECS.
 func TestSeedGeographyOfTheResolver(t *testing.T) {
-	need(t, os.Geteuid() == 0, "root (network namespaces)")
-	ip := needProgram(t, "ip")
-	dig := needProgram(t, "dig")
+	lab.Need(t, os.Geteuid() == 0, "root (network namespaces)")
+	ip := lab.Program(t, "ip")
+	dig := lab.Program(t, "dig")
 	ns := fmt.Sprintf("gslbd-e2e-%d", os.Getpid())
 	for _, args := range [][]string{
 		{"netns", "add", ns},
@@ -219,7 +224,7 @@ func TestSeedGeographyOfTheResolver(t *testing.T) {
 		{"-n", ns, "address", "add", "192.0.2.53/32", "dev", "lo"},
 	} {
 		if out, err := exec.Command(ip, args...).CombinedOutput(); err != nil {
-			need(t, false, fmt.Sprintf("network namespaces (ip %v: %s)", args, out))
+			lab.Need(t, false, fmt.Sprintf("network namespaces (ip %v: %s)", args, out))
 		}
 	}
 	t.Cleanup(func() { _ = exec.Command(ip, "netns", "del", ns).Run() })
@@ -228,7 +233,7 @@ func TestSeedGeographyOfTheResolver(t *testing.T) {
 	s.write(t, seedNetwork+seedService("nearest"))
 	s.process = start(t, ip, "netns", "exec", ns, binaries+"/gslbd", "--config", s.config)
 	var out []byte
-	eventually(t, 20*time.Second, "gslbd answers in its namespace", func() bool {
+	lab.Eventually(t, 20*time.Second, "gslbd answers in its namespace", func() bool {
 		out, _ = exec.Command(ip, "netns", "exec", ns, dig, "+short", "+time=1", "+tries=1", "-b", "11.1.1.1", "-p", "5300", "@192.0.2.53", "www.gslb.example.com").CombinedOutput()
 		return strings.TrimSpace(string(out)) == "1.1.1.1"
 	})
@@ -236,13 +241,14 @@ func TestSeedGeographyOfTheResolver(t *testing.T) {
 
 // The same network with the chain reordered, and with steps switched off, by a reload that keeps what is measured.
 func TestSeedReorderedAndSwitched(t *testing.T) {
+	t.Parallel()
 	policies := func(chain string) string { return "policies:\n  - {name: own, chain: [" + chain + "]}\n" }
 	s, seoul, virginia := startSeed(t, policies("{metric: health}, {metric: rtt}, {metric: geo}"), "own")
 	client := question{name: "www.gslb.example.com", source: "127.0.54.1"}
 	for range 3 {
 		s.answer(t, client)
 	}
-	eventually(t, 2*within, "both sites are asked to measure the resolver", func() bool {
+	lab.Eventually(t, 2*within, "both sites are asked to measure the resolver", func() bool {
 		return seoul.asked("127.0.54.1") && virginia.asked("127.0.54.1")
 	})
 	seoul.set(400000, "up", `{"resolver": "127.0.54.1", "rtt_ms": 200, "method": "icmp"}`)
@@ -271,7 +277,7 @@ func TestSeedReorderedAndSwitched(t *testing.T) {
 // A real resolver between client and server: the client's network reaches us as ECS, and its answer differs from that
 // of another client behind the same resolver.
 func TestUnboundPassesTheClientOn(t *testing.T) {
-	unbound := needProgram(t, "unbound")
+	unbound := lab.Program(t, "unbound")
 	s := startGSLBD(t, strings.Replace(seedNetwork, "overrides:", "overrides:\n    - {prefix: 127.0.1.0/24, site: seoul}\n    - {prefix: 127.0.2.0/24, site: virginia}", 1)+seedService("nearest"))
 	host, port, _ := net.SplitHostPort(s.dns)
 	resolver := freeAddr(t)
@@ -307,7 +313,7 @@ stub-zone:
 		}
 		return strings.Join(addresses(m), " "), nil
 	}
-	eventually(t, 15*time.Second, "unbound answers", func() bool { got, err := ask("127.0.1.9"); return err == nil && got != "" })
+	lab.Eventually(t, 15*time.Second, "unbound answers", func() bool { got, err := ask("127.0.1.9"); return err == nil && got != "" })
 	for i := range 20 {
 		source, want := "127.0.1.9", "1.1.1.1"
 		if i%2 == 1 {

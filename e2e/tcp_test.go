@@ -28,6 +28,8 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"gslbd/e2e/lab"
 )
 
 // behindZone is the zone that has something of all that a resolver must cope with; big has 20 records of its kind.
@@ -101,7 +103,8 @@ func withTLS(t *testing.T, addr, more string) func(s *gslbd) string {
 // Over TLS, with a client that checks the certificate; the certificate is replaced, well and badly, with a reload and
 // without one.
 func TestDNSOverTLS(t *testing.T) {
-	kdig := needProgram(t, "kdig")
+	t.Parallel()
+	kdig := lab.Program(t, "kdig")
 	secure := freeAddr(t)
 	s := startWithDNS(t, withTLS(t, secure, ""), seedNetwork+seedService("nearest"))
 	host, port, _ := net.SplitHostPort(secure)
@@ -176,7 +179,7 @@ func TestTCPUnderAttack(t *testing.T) {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
 		t.Fatal(err)
 	}
-	need(t, files.Cur >= idle+held+1000, "8400 open files (ulimit -n)")
+	lab.Need(t, files.Cur >= idle+held+1000, "8400 open files (ulimit -n)")
 	secure := freeAddr(t)
 	s := startWithDNS(t, withTLS(t, secure, "tcp: {idle_timeout: 1m, max_connections: 7000}, "), behind(seedNetwork)+seedService("nearest"))
 	query := new(dns.Msg).SetQuestion("www.gslb.example.com.", dns.TypeA)
@@ -371,7 +374,7 @@ func peakMemory(t *testing.T, pid int) int {
 
 // PowerDNS Recursor in front: what it makes of our answers is what its users get.
 func TestPowerDNSRecursor(t *testing.T) {
-	recursor := needProgram(t, "pdns_recursor")
+	recursor := lab.Program(t, "pdns_recursor")
 	body := behind(seedNetwork) + strings.Replace(seedService("nearest"), "addresses: [1.1.1.1]", `addresses: [1.1.1.1, "2001:db8::1"]`, 1)
 	s := startWithDNS(t, func(s *gslbd) string { return "" }, body)
 	resolver := freeAddr(t)
@@ -395,7 +398,7 @@ func TestPowerDNSRecursor(t *testing.T) {
 		}
 		return strings.Join(got, ", ")
 	}
-	eventually(t, 15*time.Second, "the recursor answers", func() bool { return strings.HasPrefix(ask("www", "A"), "NOERROR") })
+	lab.Eventually(t, 15*time.Second, "the recursor answers", func() bool { return strings.HasPrefix(ask("www", "A"), "NOERROR") })
 	for _, x := range []struct{ name, qtype, want string }{
 		{"www", "AAAA", "NOERROR, www AAAA 2001:db8::1"},
 		{"www", "MX", "NOERROR"},

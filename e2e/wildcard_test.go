@@ -8,13 +8,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gslbd/e2e/lab"
 )
 
 // Replies leave from the address that was asked, of either family, where the server listens on every address. dig takes
 // no reply from another one.
 func TestRepliesLeaveFromTheAskedAddress(t *testing.T) {
-	ip, dig := needProgram(t, "ip"), needProgram(t, "dig")
-	need(t, os.Geteuid() == 0, "root, for a network namespace")
+	ip, dig := lab.Program(t, "ip"), lab.Program(t, "dig")
+	lab.Need(t, os.Geteuid() == 0, "root, for a network namespace")
 	ns := fmt.Sprintf("gslbd-e2e-%d", os.Getpid())
 	run := func(args ...string) error {
 		out, err := exec.Command(ip, args...).CombinedOutput()
@@ -24,7 +26,7 @@ func TestRepliesLeaveFromTheAskedAddress(t *testing.T) {
 		return nil
 	}
 	err := run("netns", "add", ns)
-	need(t, err == nil, fmt.Sprintf("network namespaces (%v)", err))
+	lab.Need(t, err == nil, fmt.Sprintf("network namespaces (%v)", err))
 	t.Cleanup(func() { // after the server has stopped
 		if err := run("netns", "delete", ns); err != nil {
 			t.Error(err)
