@@ -207,16 +207,18 @@ func restoreCommand(set *settings) *cobra.Command {
 }
 
 // evacuated waits until every part of the evacuation is evacuated, at all of the servers; the operator's program, which
-// one of them runs, at that one.
+// one of them runs, at that one. It fails when the evacuation ends before.
 func (w *waiter) evacuated(ctx context.Context, r receipts) error {
 	executed := false
 	return waitFor(ctx, w, r, "/v1/evacuations", func(server string, l admin.EvacuationList) (string, error) {
 		i := slices.IndexFunc(l.Evacuations, func(e control.EvacuationState) bool { return e.ID == r[server].ID })
 		if i < 0 {
-			return "", fmt.Errorf("evacuation %s is over: somebody restored it, or it has expired", r[server].ID)
+			return "", overError{fmt.Errorf("evacuation %s is over: somebody restored it, or it has expired", r[server].ID)}
 		}
 		for _, p := range l.Evacuations[i].Parts {
 			switch {
+			case p.State == "restoring":
+				return "", overError{fmt.Errorf("evacuation %s is being put back: %s", r[server].ID, partText(p))}
 			case p.State == "evacuated":
 				executed = executed || p.Type == control.TypeExec
 			case p.Type != control.TypeExec || !executed || p.State != "waiting": // for what another runs

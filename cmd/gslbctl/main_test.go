@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 // TestScripts drives the command. Each script has a stub of gslbd at $SERVER, and another at $OTHER for the directory other.
 // A stub answers /v1/NAME with the script's file NAME.json, with the status in NAME.code if there is one, and adds what it
-// was asked to the file requests. Where there are such files, a request that orders is answered by POST-NAME or DELETE
+// was asked to the file requests. /v1/orders/ID is order. Where there are such files, a request that orders is answered by POST-NAME or DELETE
 // instead, a dry run by dry-run, and the n-th GET by NAME-n.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -96,6 +96,8 @@ func (s *stub) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	fmt.Fprintf(f, "%s %s [%s] [%s] %s\n", req.Method, req.URL, req.Header.Get("Authorization"), req.Header.Get("Content-Type"), body)
 	names := []string{path.Base(req.URL.Path)}
 	switch {
+	case strings.HasPrefix(req.URL.Path, "/v1/orders/") && req.Method == http.MethodGet:
+		names = []string{"order"}
 	case req.Method == http.MethodDelete:
 		names = []string{"DELETE"}
 	case req.Method == http.MethodPost && strings.Contains(string(body), `"dry_run":true`):

@@ -129,7 +129,7 @@ func forceCommand(set *settings) *cobra.Command {
 				head += ", for " + span(expires)
 			}
 			return set.give(cmd, http.MethodPost, "/v1/orders", o, head, []string{"clear", o.ID}, func(w *waiter, r receipts) error {
-				return w.cached(cmd.Context(), r, o.Target)
+				return w.cached(cmd.Context(), r, o)
 			})
 		},
 	}
@@ -453,11 +453,20 @@ func drainStatusCommand(set *settings) *cobra.Command {
 	}
 }
 
-// cached waits until no cached answer names a member of the target any more, at any of the servers.
-func (w *waiter) cached(ctx context.Context, r receipts, target control.Target) error {
-	return waitFor(ctx, w, r, "/v1/drains", func(_ string, l admin.DrainList) (string, error) {
+// cached waits until no cached answer names a member of the order any more, at any of the servers. It fails when the
+// order ends before.
+func (w *waiter) cached(ctx context.Context, r receipts, o control.Order) error {
+	return waitFor(ctx, w, r, "/v1/drains", func(server string, l admin.DrainList) (string, error) {
+		// After the drains: an order that is in force now was so when they were listed.
+		_, err := w.client.do(ctx, http.MethodGet, server+"/v1/orders/"+url.PathEscape(o.ID), nil)
+		switch {
+		case refusedWith(err, http.StatusNotFound):
+			return "", overError{fmt.Errorf("order %s is over: somebody cleared it, or it has expired", o.ID)}
+		case err != nil:
+			return "", err
+		}
 		drains := slices.Clone(l.Drains)
-		drains = slices.DeleteFunc(drains, func(d admin.Drain) bool { return !targeted(target, &d) })
+		drains = slices.DeleteFunc(drains, func(d admin.Drain) bool { return !targeted(o.Target, &d) })
 		if len(drains) == 0 {
 			drains = l.Drains // the target goes by another name, an alias
 		}

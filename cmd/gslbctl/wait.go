@@ -35,8 +35,11 @@ func newWaiter(cmd *cobra.Command, set *settings, c *client) *waiter {
 	return w
 }
 
+// An overError says that what is waited for will not come about, since the order does not stand any more.
+type overError struct{ error }
+
 // waitFor asks every server that has the order until look says of each answer that nothing is left, which it does by "";
-// otherwise it says what is left. A server that does not answer is asked again.
+// otherwise it says what is left. A server that does not answer is asked again. It ends with an overError of look.
 func waitFor[T any](ctx context.Context, w *waiter, r receipts, path string, look func(server string, v T) (string, error)) error {
 	out := w.cmd.ErrOrStderr() // what is waited for is no result
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
@@ -57,6 +60,9 @@ func waitFor[T any](ctx context.Context, w *waiter, r receipts, path string, loo
 			text := ""
 			if err == nil {
 				text, err = look(server, v)
+			}
+			if errors.As(err, new(overError)) {
+				return fmt.Errorf("%s: %w", server, err)
 			}
 			if err != nil {
 				text = err.Error()
