@@ -100,6 +100,8 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          exactly(),
+
+		SuggestionsMinimumDistance: 2,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return usage(cmd, errors.New("which command?"))
 		},
@@ -187,8 +189,9 @@ func explainCommand(set *settings) *cobra.Command {
 	return cmd
 }
 
+// usage says what is wrong with a command line, and where one reads what is right.
 func usage(cmd *cobra.Command, err error) error {
-	return usageError{fmt.Errorf("%w\n\n%s", err, strings.TrimSpace(cmd.UsageString()))}
+	return usageError{fmt.Errorf("%w\nsee %s --help", err, cmd.CommandPath())}
 }
 
 // exactly accepts as many arguments as there are names.
@@ -198,7 +201,11 @@ func exactly(names ...string) cobra.PositionalArgs {
 		case len(args) < len(names):
 			return usage(cmd, fmt.Errorf("%s is missing", names[len(args)]))
 		case len(args) > len(names) && !cmd.HasParent():
-			return usage(cmd, fmt.Errorf("%q is not a command", args[0]))
+			err := fmt.Errorf("%q is not a command", args[0])
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				err = fmt.Errorf("%w: did you mean %s?", err, strings.Join(near, " or "))
+			}
+			return usage(cmd, err)
 		case len(args) > len(names):
 			return usage(cmd, fmt.Errorf("%q is one argument too many", args[len(names)]))
 		}
