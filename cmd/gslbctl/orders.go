@@ -154,22 +154,27 @@ func (set *settings) give(cmd *cobra.Command, method, path string, body any, hea
 // receipts are the receipts of the servers that have an order, by server.
 type receipts map[string]control.Receipt
 
-// given reports what became of an order.
+// given reports what became of an order. head, which tells its id, is only for one that a server has, or may have.
 func (set *settings) given(cmd *cobra.Command, c *client, results []result, head string, undo []string, wait func(w *waiter, r receipts) error) error {
-	if !set.json && head != "" {
+	accepted := receipts{}
+	unsure := false
+	read := slices.Clone(results)
+	for i, r := range decode[control.Receipt](read) {
+		if read[i].err == nil {
+			accepted[read[i].server] = r
+		}
+		unsure = unsure || results[i].err == nil && read[i].err != nil || errors.As(results[i].err, new(unsureError))
+	}
+	if !set.json && len(accepted) > 0 {
 		printf(cmd.OutOrStdout(), "%s\n", head)
 	}
 	err := present(cmd, set, results, showReceipt)
-	accepted := receipts{}
-	for i, r := range decode[control.Receipt](results) {
-		if results[i].err == nil {
-			accepted[results[i].server] = r
-		}
-	}
-	if len(accepted) == 0 {
-		return err
-	}
-	if undo != nil && !set.json {
+	switch {
+	case len(accepted) == 0 && unsure:
+		return fmt.Errorf("this may have been done or not, since an answer is missing: %s", head)
+	case len(accepted) == 0:
+		return errors.New("nothing has changed")
+	case undo != nil && !set.json:
 		printf(cmd.OutOrStdout(), "to undo: %s\n", set.commandLine(undo...))
 	}
 	if set.waiting && wait != nil {
@@ -357,7 +362,10 @@ func (set *settings) clear(cmd *cobra.Command, ids []string, target control.Targ
 			}
 		}
 		if e := set.given(cmd, c, results, head, undo, nil); e != nil {
-			err = e
+			err = errFailed
+			if !errors.Is(e, errFailed) {
+				printf(cmd.ErrOrStderr(), "gslbctl: order %s: %v\n", id, e)
+			}
 		}
 	}
 	switch {
