@@ -62,10 +62,10 @@ func newClient(set *settings) (*client, error) {
 	if set.timeout <= 0 {
 		return nil, usageError{fmt.Errorf("--timeout: %s is not above 0", set.timeout)}
 	}
-	if set.tokenFile != "" {
-		token, err := readToken(set.tokenFile)
+	if from, path := fileOf("--token-file", set.tokenFile); path != "" {
+		token, err := readToken(path)
 		if err != nil {
-			return nil, fmt.Errorf("--token-file: %w", err)
+			return nil, fmt.Errorf("%s: %w", from, err)
 		}
 		c.token = token
 	}
@@ -81,32 +81,44 @@ func newClient(set *settings) (*client, error) {
 	return c, nil
 }
 
+// fileOf returns the file that a flag names, else the environment (--token-file: GSLBCTL_TOKEN_FILE), and which of them.
+func fileOf(flag, value string) (from, path string) {
+	if value != "" {
+		return flag, value
+	}
+	from = "GSLBCTL_" + strings.ToUpper(strings.ReplaceAll(strings.TrimPrefix(flag, "--"), "-", "_"))
+	return from, os.Getenv(from)
+}
+
 // tls returns what https servers are asked with; nil: nothing special.
 func (set *settings) tls() (*tls.Config, error) {
-	if set.ca == "" && set.certificate == "" && set.key == "" {
+	fromCA, ca := fileOf("--ca", set.ca)
+	fromCertificate, certificate := fileOf("--certificate", set.certificate)
+	fromKey, key := fileOf("--key", set.key)
+	if ca == "" && certificate == "" && key == "" {
 		return nil, nil
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if set.ca != "" {
-		pem, err := os.ReadFile(set.ca)
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
 		if err != nil {
-			return nil, fmt.Errorf("--ca: %w", err)
+			return nil, fmt.Errorf("%s: %w", fromCA, err)
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--ca: %s holds no certificate in PEM form", set.ca)
+			return nil, fmt.Errorf("%s: %s holds no certificate in PEM form", fromCA, ca)
 		}
 	}
-	if (set.certificate == "") != (set.key == "") {
+	if (certificate == "") != (key == "") {
 		return nil, usageError{errors.New("--certificate and --key go together")}
 	}
-	if set.certificate != "" {
-		if err := private(set.key); err != nil {
-			return nil, fmt.Errorf("--key: %w", err)
+	if certificate != "" {
+		if err := private(key); err != nil {
+			return nil, fmt.Errorf("%s: %w", fromKey, err)
 		}
-		pair, err := tls.LoadX509KeyPair(set.certificate, set.key)
+		pair, err := tls.LoadX509KeyPair(certificate, key)
 		if err != nil {
-			return nil, fmt.Errorf("--certificate, --key: %w", err)
+			return nil, fmt.Errorf("%s, %s: %w", fromCertificate, fromKey, err)
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}

@@ -51,17 +51,27 @@ func TestTLS(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		args  []string
+		env   map[string]string
 		fails string // what it says; "": nothing fails
 		seen  string
 	}{
-		{"with a certificate", []string{"--server", srv.URL, "--ca", ca, "--certificate", certificate, "--key", key}, "", "alice"},
-		{"without a certificate", []string{"--server", srv.URL, "--ca", ca}, "", ""},
-		{"of an unknown authority", []string{"--server", srv.URL}, "its certificate is not of an authority that is known here: give the authority's certificate with --ca", ""},
-		{"plain to TLS", []string{"--server", strings.Replace(srv.URL, "https:", "http:", 1)}, "it speaks TLS: give its address as https://", ""},
-		{"TLS to plain", []string{"--server", strings.Replace(plain.URL, "http:", "https:", 1)}, "it does not speak TLS: give its address as http://", ""},
+		{"with a certificate", []string{"--server", srv.URL, "--ca", ca, "--certificate", certificate, "--key", key}, nil, "", "alice"},
+		{
+			"by the environment",
+			[]string{"--server", srv.URL},
+			map[string]string{"GSLBCTL_CA": ca, "GSLBCTL_CERTIFICATE": certificate, "GSLBCTL_KEY": key},
+			"", "alice",
+		},
+		{"without a certificate", []string{"--server", srv.URL, "--ca", ca}, map[string]string{"GSLBCTL_CA": "nowhere"}, "", ""},
+		{"of an unknown authority", []string{"--server", srv.URL}, nil, "its certificate is not of an authority that is known here: give the authority's certificate with --ca", ""},
+		{"plain to TLS", []string{"--server", strings.Replace(srv.URL, "https:", "http:", 1)}, nil, "it speaks TLS: give its address as https://", ""},
+		{"TLS to plain", []string{"--server", strings.Replace(plain.URL, "http:", "https:", 1)}, nil, "it does not speak TLS: give its address as http://", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			seen = ""
+			for name, value := range c.env {
+				t.Setenv(name, value)
+			}
 			var out, errs strings.Builder
 			cmd := command()
 			cmd.SetArgs(append([]string{"orders"}, c.args...))
