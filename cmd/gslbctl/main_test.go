@@ -182,6 +182,16 @@ func TestWrap(t *testing.T) {
 	}
 }
 
+// What a server says may have any character, and is neither cut nor able to shift the rows.
+func TestTable(t *testing.T) {
+	var b strings.Builder
+	table(&b, [][]string{{"NAME", "WHY"}, {"a\nb\fc", strings.Repeat("word ", 40) + "end"}, {"", "x\ny"}, {strings.Repeat("n", 150), "beside"}})
+	lines := strings.Split(b.String(), "\n")
+	if len(lines) < 5 || !strings.HasPrefix(lines[1], "  a b c") || !strings.Contains(b.String(), "end\n") || !strings.Contains(b.String(), " x y\n") {
+		t.Errorf("printed:\n%s", b.String())
+	}
+}
+
 // Without clients a forecast must not read as if nothing changed.
 func TestForecastWithoutClients(t *testing.T) {
 	f := policy.Forecast{

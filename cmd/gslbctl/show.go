@@ -12,8 +12,11 @@ import (
 	"gslbd/policy"
 )
 
-// width is how many columns the output uses at most, where it can be broken.
-const width = 100
+// width is how many columns text uses at most, and tableWidth a table, where they can be broken.
+const (
+	width      = 100
+	tableWidth = 120
+)
 
 // showStatus renders a status: first what is wrong, then everything.
 func showStatus(server string, st admin.Status) string {
@@ -294,26 +297,31 @@ func showRTT(_ string, v admin.RTTs) string {
 	return b.String()
 }
 
-// table writes rows in columns, indented. The last column is cut at 120 columns: what is cut there stands whole among
-// the problems and in the JSON.
+// table writes rows in columns, indented. The last column is broken at blanks into lines of at most tableWidth columns.
 func table(b *strings.Builder, rows [][]string) {
 	var t strings.Builder
-	w := tabwriter.NewWriter(&t, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(&t, 0, 0, 0, ' ', 0)
 	for _, row := range rows {
-		fmt.Fprintln(w, "  "+strings.Join(row, "\t"))
+		for _, cell := range row[:len(row)-1] {
+			fmt.Fprint(w, "  ", strings.Join(strings.Fields(cell), " "), "\t") // what servers say must not begin a line
+		}
+		fmt.Fprintln(w)
 	}
 	_ = w.Flush() // a Builder does not fail
+	i := 0
 	for line := range strings.Lines(t.String()) {
-		line = strings.TrimRight(line, " \n")
-		if runes := []rune(line); len(runes) > 120 {
-			line = string(runes[:119]) + "…"
-		}
-		b.WriteString(line + "\n")
+		head := strings.TrimSuffix(line, "\n") + "  "
+		last := rows[i][len(rows[i])-1]
+		// Beside wide columns it still gets lines that are worth reading.
+		b.WriteString(wrapAt(max(tableWidth, utf8.RuneCountInString(head)+40), head, last))
+		i++
 	}
 }
 
 // wrap breaks text at blanks into lines of at most width columns, under head.
-func wrap(head, text string) string {
+func wrap(head, text string) string { return wrapAt(width, head, text) }
+
+func wrapAt(width int, head, text string) string {
 	indent := strings.Repeat(" ", utf8.RuneCountInString(strings.TrimLeft(head, "\n")))
 	var b strings.Builder
 	b.WriteString(head)
