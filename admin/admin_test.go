@@ -383,8 +383,8 @@ func TestServiceAndSite(t *testing.T) {
 			t.Errorf("%+v", site)
 		}
 		for path, want := range map[string]string{
-			"/v1/services/nope": `{"error":"\"nope\" is not a service"}`,
-			"/v1/sites/Seoul":   `{"error":"\"Seoul\" is not a site"}`,
+			"/v1/services/nope": `{"error":"\"nope\" is not a service; there are www.gslb.example.com"}`,
+			"/v1/sites/Seoul":   `{"error":"\"Seoul\" is not a site; there are seoul, virginia"}`,
 		} {
 			if w := h.do(call{path: path}); w.Code != 404 || strings.TrimSpace(w.Body.String()) != want {
 				t.Errorf("%s: %d %s", path, w.Code, w.Body)

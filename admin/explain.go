@@ -96,7 +96,7 @@ func (s *Server) explain(w http.ResponseWriter, req *http.Request) {
 	}
 	svc, usesECS, ok := s.opts.Find(snap, name)
 	if !ok {
-		refuse(w, http.StatusNotFound, "no service answers for %q", name)
+		refuse(w, http.StatusNotFound, "no service answers for %q; there are %s", name, serviceNames(snap))
 		return
 	}
 	chain, ok := svc.Chain.(*policy.Chain)

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -239,7 +240,7 @@ func (s *Server) service(w http.ResponseWriter, req *http.Request) {
 		svc, _, _ = s.opts.Find(snap, name)
 	}
 	if svc == nil {
-		refuse(w, http.StatusNotFound, "%q is not a service", name)
+		refuse(w, http.StatusNotFound, "%q is not a service; there are %s", name, serviceNames(snap))
 		return
 	}
 	answer(w, newService(svc))
@@ -253,7 +254,7 @@ func (s *Server) site(w http.ResponseWriter, req *http.Request) {
 	name := req.PathValue("name")
 	i := slices.IndexFunc(snap.Sites, func(site *state.Site) bool { return site.Name == name })
 	if i < 0 {
-		refuse(w, http.StatusNotFound, "%q is not a site", name)
+		refuse(w, http.StatusNotFound, "%q is not a site; there are %s", name, some(snap.Sites, func(site *state.Site) string { return site.Name }))
 		return
 	}
 	d := SiteDetail{Site: newSite(snap.Sites[i], time.Now()), Members: []SiteMember{}}
@@ -265,6 +266,24 @@ func (s *Server) site(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	answer(w, d)
+}
+
+func serviceNames(snap *state.Snapshot) string {
+	return some(snap.Services, func(svc *state.Service) string { return svc.Name })
+}
+
+// some lists names for whoever gave a wrong one: at most ten.
+func some[T any](all []T, name func(T) string) string {
+	const most = 10
+	var names []string
+	for _, v := range all[:min(len(all), most)] {
+		names = append(names, name(v))
+	}
+	text := cmp.Or(strings.Join(names, ", "), "none")
+	if n := len(all) - len(names); n > 0 {
+		text += fmt.Sprintf(" and %d more", n)
+	}
+	return text
 }
 
 // canonical writes a name as the configuration has it.

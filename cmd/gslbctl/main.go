@@ -1,6 +1,6 @@
 // Command gslbctl shows and steers running gslbd servers over their admin interface.
 //
-//	gslbctl status                               everything, what is wrong first
+//	gslbctl status [SERVICE]                     everything, what is wrong first; or one service
 //	gslbctl explain NAME [--client IP] [--ecs PREFIX] [--type AAAA]
 //	gslbctl rtt RESOLVER                         round trips from the sites to a resolver's network
 //	gslbctl reload                               load the configuration again
@@ -31,6 +31,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -117,10 +118,14 @@ func command() *cobra.Command {
 	root.SetFlagErrorFunc(usage)
 
 	status := &cobra.Command{
-		Use:   "status",
-		Short: "show services, members and sites, what is wrong first",
-		Args:  exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use:               "status [SERVICE]",
+		Short:             "show services, members and sites, what is wrong first; or one service",
+		Args:              atMost("SERVICE"),
+		ValidArgsFunction: completeOne(set, services),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return ask(cmd, set, http.MethodGet, "/v1/services/"+url.PathEscape(args[0]), showService)
+			}
 			return ask(cmd, set, http.MethodGet, "/v1/status", showStatus)
 		},
 	}
@@ -197,7 +202,9 @@ func usage(cmd *cobra.Command, err error) error {
 // exactly accepts as many arguments as there are names.
 func exactly(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		switch {
+		switch empty := slices.Index(args, ""); {
+		case empty >= 0 && empty < len(names):
+			return usage(cmd, fmt.Errorf("%s is empty", names[empty]))
 		case len(args) < len(names):
 			return usage(cmd, fmt.Errorf("%s is missing", names[len(args)]))
 		case len(args) > len(names) && !cmd.HasParent():
@@ -210,6 +217,13 @@ func exactly(names ...string) cobra.PositionalArgs {
 			return usage(cmd, fmt.Errorf("%q is one argument too many", args[len(names)]))
 		}
 		return nil
+	}
+}
+
+// atMost accepts as many arguments as there are names, or fewer.
+func atMost(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		return exactly(names[:min(len(args), len(names))]...)(cmd, args)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"gslbd/admin"
 	"gslbd/policy"
 )
 
@@ -179,6 +180,37 @@ func TestWrap(t *testing.T) {
 	}
 	if got := wrap("head ", ""); got != "head\n" {
 		t.Errorf("%q", got)
+	}
+}
+
+// What thousands of members have in common is told of the first few, and hides nothing else.
+func TestManyProblems(t *testing.T) {
+	st := admin.Status{Services: []admin.Service{{Name: "www1.gslb.test"}}}
+	add := func(severity, subject, format string, args ...any) {
+		st.Problems = append(st.Problems, admin.Problem{Severity: severity, Subject: subject, Text: fmt.Sprintf(format, args...)})
+	}
+	add(admin.Critical, "gslbd", "is not ready: no")
+	for i := range 5000 {
+		add(admin.Warning, fmt.Sprintf("member www%d.gslb.test/seoul", i), "is down: virtual server \"w%d\": 0 of %d servers up", i, i%7)
+	}
+	add(admin.Warning, "site seoul", "is overloaded: 900000 sessions")
+	for i := range 5200 {
+		add(admin.Notice, fmt.Sprintf("site s%d", i/26), "virtual server \"w%d\" matches no member", i)
+	}
+	for i := range 6 {
+		add(admin.Notice, fmt.Sprintf("member www%d.gslb.test/busan", i), "is forced down: bob")
+	}
+	text := showStatus("http://127.0.0.1:8053", st)
+	if n := strings.Count(text, "\n"); n > 35 {
+		t.Errorf("%d lines:\n%.5000s", n, text)
+	}
+	for _, want := range []string{
+		"  critical  gslbd: is not ready: no\n", "member www4.gslb.test/seoul: is down", "            and 4995 more like these: see --json, or gslbctl status SERVICE\n",
+		"  warning   site seoul: is overloaded", "            and 5195 more like these", "member www5.gslb.test/busan: is forced down",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing:\n%.5000s", want, text)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -29,13 +30,7 @@ func showStatus(server string, st admin.Status) string {
 	if len(st.Problems) == 0 {
 		b.WriteString("Nothing is wrong.\n")
 	}
-	for _, p := range st.Problems {
-		since := ""
-		if !p.Since.IsZero() {
-			since = " (for " + span(st.Time.Sub(p.Since)) + ")"
-		}
-		b.WriteString(wrap(fmt.Sprintf("  %-9s ", p.Severity), p.Subject+": "+p.Text+since))
-	}
+	writeProblems(&b, &st)
 	if len(st.Orders) > 0 {
 		b.WriteString("\nOrders in force:\n")
 		writeOrders(&b, st.Orders, st.Time)
@@ -45,12 +40,8 @@ func showStatus(server string, st admin.Status) string {
 		writeEvacuation(&b, &e, st.Time)
 	}
 	for _, svc := range st.Services {
-		fmt.Fprintf(&b, "\n%s: policy %s, ttl %d\n", svc.Name, svc.Policy, svc.TTL)
-		b.WriteString(wrap("  pool ", poolText(&svc.PoolState, st.Time)))
-		if len(svc.Aliases) > 0 {
-			b.WriteString(wrap("  also ", strings.Join(svc.Aliases, ", ")))
-		}
-		showMembers(&b, svc.Members, st.Time)
+		b.WriteString("\n")
+		writeService(&b, &svc, st.Time)
 	}
 	if len(st.Sites) > 0 {
 		b.WriteString("\n")
@@ -61,6 +52,64 @@ func showStatus(server string, st admin.Status) string {
 		showZones(&b, st.Zones)
 	}
 	return b.String()
+}
+
+// maxAlike is how many problems of one kind are written one by one.
+const maxAlike = 5
+
+// writeProblems writes what is wrong, the most serious first. Of a kind that thousands have it writes the first few, so
+// that they do not hide the others.
+func writeProblems(b *strings.Builder, st *admin.Status) {
+	alike := map[string][]admin.Problem{}
+	var kinds []string // in the order of the problems
+	for _, p := range st.Problems {
+		kind := problemKind(&p)
+		if alike[kind] == nil {
+			kinds = append(kinds, kind)
+		}
+		alike[kind] = append(alike[kind], p)
+	}
+	for _, kind := range kinds {
+		list := alike[kind]
+		shown := len(list)
+		if shown > maxAlike+1 {
+			shown = maxAlike
+		}
+		for _, p := range list[:shown] {
+			since := ""
+			if !p.Since.IsZero() {
+				since = " (for " + span(st.Time.Sub(p.Since)) + ")"
+			}
+			b.WriteString(wrap(fmt.Sprintf("  %-9s ", p.Severity), p.Subject+": "+p.Text+since))
+		}
+		if shown < len(list) {
+			b.WriteString(wrap("            ", fmt.Sprintf("and %d more like these: see --json, or gslbctl status SERVICE", len(list)-shown)))
+		}
+	}
+}
+
+// problemKind returns what problems that differ only in whom they are about, and in names and numbers, have in common.
+func problemKind(p *admin.Problem) string {
+	what, _, _ := strings.Cut(p.Subject, " ")
+	head, _, _ := strings.Cut(p.Text, ": ")
+	words := slices.DeleteFunc(strings.Fields(head), func(word string) bool { return strings.ContainsAny(word, `"'0123456789`) })
+	return strings.Join(append([]string{p.Severity, what}, words...), " ")
+}
+
+// showService renders one service.
+func showService(_ string, svc admin.Service) string {
+	var b strings.Builder
+	writeService(&b, &svc, time.Now())
+	return b.String()
+}
+
+func writeService(b *strings.Builder, svc *admin.Service, now time.Time) {
+	fmt.Fprintf(b, "%s: policy %s, ttl %d\n", svc.Name, svc.Policy, svc.TTL)
+	b.WriteString(wrap("  pool ", poolText(&svc.PoolState, now)))
+	if len(svc.Aliases) > 0 {
+		b.WriteString(wrap("  also ", strings.Join(svc.Aliases, ", ")))
+	}
+	showMembers(b, svc.Members, now)
 }
 
 // poolText says whose members answer, since when, why, and what holds them.
