@@ -57,6 +57,16 @@ type Preview struct {
 	Forecast policy.Forecast `json:"forecast"`
 }
 
+// A Nothing is the answer to an order that there is nothing to do for, in place of a receipt: it does not stand.
+type Nothing struct {
+	Nothing string `json:"nothing"` // why
+}
+
+// A nothingError is why there is nothing to do for an order.
+type nothingError string
+
+func (e nothingError) Error() string { return string(e) }
+
 // orders answers GET /v1/orders.
 func (s *Server) orders(w http.ResponseWriter, _ *http.Request) {
 	answer(w, OrderList{Time: time.Now(), Orders: list(s.opts.Control.Orders())})
@@ -89,6 +99,10 @@ func (s *Server) ordering(give func(req *http.Request, by control.Caller) (contr
 	return func(w http.ResponseWriter, req *http.Request) {
 		by := caller(req)
 		receipt, err := give(req, by)
+		if nothing := nothingError(""); errors.As(err, &nothing) {
+			answer(w, Nothing{string(nothing)})
+			return
+		}
 		if err != nil {
 			if errors.Is(err, errBody) || errors.Is(err, errTooLarge) {
 				s.log.Warn("order refused", zap.String("method", req.Method), zap.String("path", clip(req.URL.Path)),
@@ -172,7 +186,23 @@ func (s *Server) restore(req *http.Request, by control.Caller) (control.Receipt,
 	if err := body(req, &r); err != nil {
 		return control.Receipt{}, err
 	}
-	return s.opts.Control.Restore(req.Context(), r, by)
+	receipt, err := s.opts.Control.Restore(req.Context(), r, by)
+	if errors.Is(err, control.ErrNotFound) && s.zoneExists(req.Context(), &r) {
+		_, text, _ := strings.Cut(err.Error(), control.ErrNotFound.Error()+": ")
+		return control.Receipt{}, nothingError(text)
+	}
+	return receipt, err
+}
+
+// zoneExists reports whether there is the zone of the restoration, by any of its names: whether it could be evacuated.
+func (s *Server) zoneExists(ctx context.Context, r *control.RestorationRequest) bool {
+	if r.Zone == "" {
+		return true
+	}
+	_, err := s.opts.Control.Plan(ctx, control.EvacuationRequest{Evacuation: control.Evacuation{
+		ID: r.ID, Created: r.Created, Author: r.Author, Reason: "restore", Zone: r.Zone,
+	}})
+	return !errors.Is(err, control.ErrNotFound) && !errors.Is(err, control.ErrInvalid)
 }
 
 // evacuate answers POST /v1/evacuations. A dry run gives no order and is not logged as one.

@@ -35,6 +35,7 @@ type orders struct {
 	receipt control.Receipt
 	err     error
 	plan    control.Plan
+	planErr error
 
 	orders      []control.OrderState
 	evacuations []control.EvacuationState
@@ -72,7 +73,7 @@ func (o *orders) Restore(_ context.Context, v control.RestorationRequest, by con
 
 func (o *orders) Plan(_ context.Context, v control.EvacuationRequest) (control.Plan, error) {
 	o.got = append(o.got, v)
-	return o.plan, o.err
+	return o.plan, o.planErr
 }
 
 // ordering runs a test in a bubble, with a house whose orders are kept by a stub and whose log is seen.
@@ -139,6 +140,7 @@ func TestOrdersReachControl(t *testing.T) {
 					control.ErrInvalid: 400, control.ErrNotFound: 404, control.ErrRefused: 409, control.ErrUnavailable: 503, errors.New("a bug"): 500,
 				} {
 					o.err = fmt.Errorf("try another: %w", err)
+					o.planErr = o.err // of a zone that is not there
 					if w := h.do(c.call); w.Code != status || w.Body.String() != fmt.Sprintf(`{"error":"try another: %v"}`+"\n", err) {
 						t.Errorf("%v: %d %s, want %d", err, w.Code, w.Body, status)
 					}
@@ -318,9 +320,26 @@ func TestPreview(t *testing.T) {
 		if h.store.Snapshot().Services[0].Members[1].Forced != state.NotForced {
 			t.Error("a dry run forces members")
 		}
-		o.err = fmt.Errorf("%w: there are use1-az1", control.ErrNotFound)
+		o.planErr = fmt.Errorf("%w: there are use1-az1", control.ErrNotFound)
 		if w := h.do(post("/v1/evacuations", `{"zone":"x","dry_run":true}`)); w.Code != 404 {
 			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	})
+}
+
+// A restoration may be given twice: where nothing is evacuated any more, there is nothing to do. An unknown zone is an error.
+func TestNothingToRestore(t *testing.T) {
+	ordering(t, func(t *testing.T, h *house, o *orders, _ *observer.ObservedLogs) {
+		o.err = fmt.Errorf("control: %w: nothing of type agent is evacuated in zone use1-az1; evacuated are none", control.ErrNotFound)
+		for _, body := range []string{`{"id":"3"}`, `{"id":"3","zone":"use1-az1"}`} {
+			w := h.do(post("/v1/restorations", body))
+			if want := `{"nothing":"nothing of type agent is evacuated in zone use1-az1; evacuated are none"}` + "\n"; w.Code != 200 || w.Body.String() != want {
+				t.Errorf("%s: %d %s", body, w.Code, w.Body)
+			}
+		}
+		o.planErr = fmt.Errorf("control: %w: no zone; there are use1-az1", control.ErrNotFound)
+		if w := h.do(post("/v1/restorations", `{"id":"3","zone":"mars"}`)); w.Code != 404 {
+			t.Errorf("unknown zone: %d %s", w.Code, w.Body)
 		}
 	})
 }

@@ -159,17 +159,23 @@ func (set *settings) given(cmd *cobra.Command, c *client, results []result, head
 	accepted := receipts{}
 	unsure := false
 	read := slices.Clone(results)
-	for i, r := range decode[control.Receipt](read) {
-		if read[i].err == nil {
-			accepted[read[i].server] = r
+	idle := false // a server has nothing to do for it
+	for i, r := range decode[reply](read) {
+		switch {
+		case read[i].err == nil && r.Nothing.Nothing != "":
+			idle = true
+		case read[i].err == nil:
+			accepted[read[i].server] = r.Receipt
 		}
 		unsure = unsure || results[i].err == nil && read[i].err != nil || errors.As(results[i].err, new(unsureError))
 	}
 	if !set.json && len(accepted) > 0 {
 		printf(cmd.OutOrStdout(), "%s\n", head)
 	}
-	err := present(cmd, set, results, showReceipt)
+	err := present(cmd, set, results, showReply)
 	switch {
+	case len(accepted) == 0 && idle && !unsure:
+		return err
 	case len(accepted) == 0 && unsure:
 		return fmt.Errorf("this may have been done or not, since an answer is missing: %s", head)
 	case len(accepted) == 0:
@@ -185,7 +191,16 @@ func (set *settings) given(cmd *cobra.Command, c *client, results []result, head
 	return err
 }
 
-func showReceipt(server string, r control.Receipt) string {
+// A reply is the answer to an order: a receipt, or why there is nothing to do.
+type reply struct {
+	control.Receipt
+	admin.Nothing
+}
+
+func showReply(server string, r reply) string {
+	if r.Nothing.Nothing != "" {
+		return fmt.Sprintf("  %s: nothing to restore: %s\n", server, r.Nothing.Nothing)
+	}
 	what := "accepted"
 	if r.Repeated {
 		what = "known already"
@@ -372,7 +387,7 @@ func (set *settings) clear(cmd *cobra.Command, ids []string, target control.Targ
 	case set.json && len(all) == 0:
 		printf(cmd.OutOrStdout(), "[]\n")
 	case set.json:
-		return present(cmd, set, all, showReceipt)
+		return present(cmd, set, all, showReply)
 	case len(ids) == 0 && err == nil:
 		printf(cmd.OutOrStdout(), "No order is in force.\n")
 	}
