@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -193,7 +194,10 @@ func restoreCommand(set *settings) *cobra.Command {
 			}
 			head := fmt.Sprintf("restoration %s: %s, %s", r.ID, zone, cmp.Or(r.Type, "all types"))
 			return set.give(cmd, http.MethodPost, "/v1/restorations", r, head, nil, func(w *waiter, got receipts) error {
-				return w.restored(cmd.Context(), got, r)
+				if err := w.restored(cmd.Context(), got, r); err != nil {
+					return err
+				}
+				return set.tellLatched(cmd, w.client, got)
 			})
 		},
 	}
@@ -256,6 +260,32 @@ func (w *waiter) restored(ctx context.Context, got receipts, r control.Restorati
 		}
 		return "", nil
 	})
+}
+
+// tellLatched names the services that stay with their backups after a restoration until somebody fails them back.
+func (set *settings) tellLatched(cmd *cobra.Command, c *client, got receipts) error {
+	servers := slices.Sorted(maps.Keys(got))
+	var names []string
+	results := c.all(cmd.Context(), servers, http.MethodGet, "/v1/status", nil)
+	for i, st := range decode[admin.Status](results) {
+		if results[i].err != nil {
+			return fmt.Errorf("%s: it is restored, but which services stay with their backups is not known: %w", servers[i], results[i].err)
+		}
+		for _, svc := range st.Services {
+			if svc.Failback == "manual" && svc.Pool == "backup" {
+				names = append(names, svc.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	for _, name := range names[:min(len(names), maxRows)] {
+		printf(cmd.ErrOrStderr(), "%s stays with its backups (failback: manual). When its primaries suffice: %s\n", name, set.commandLine("failback", name))
+	}
+	if n := len(names) - maxRows; n > 0 {
+		printf(cmd.ErrOrStderr(), "and %d more services stay with their backups: see %s\n", n, set.commandLine("status"))
+	}
+	return nil
 }
 
 func partText(p control.PartState) string {
