@@ -121,7 +121,7 @@ const maxLogged = 256
 
 func clip(text string) string {
 	if len(text) > maxLogged {
-		return text[:maxLogged] + "…"
+		return fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(text[:maxLogged], ""), len(text))
 	}
 	return text
 }

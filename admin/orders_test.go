@@ -17,6 +17,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
@@ -179,6 +180,20 @@ func TestOrdersReachControl(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestRefusedInTheLog(t *testing.T) {
+	ordering(t, func(t *testing.T, h *house, _ *orders, log *observer.ObservedLogs) {
+		h.do(post("/v1/orders", `{"`+strings.Repeat("한", 10_000)+`":1}`))
+		lines := log.TakeAll()
+		if len(lines) != 1 {
+			t.Fatalf("the log has %+v", lines)
+		}
+		text := fmt.Sprint(lines[0].ContextMap()["error"])
+		if !utf8.ValidString(text) || !strings.Contains(text, "한… (30") || len(text) > 300 {
+			t.Errorf("the error is logged as %q", text)
+		}
+	})
 }
 
 func TestClearNamesOneOrder(t *testing.T) {
