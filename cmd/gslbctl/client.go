@@ -274,24 +274,20 @@ func decode[T any](results []result) []T {
 
 // present prints every answer in turn: as JSON, or as show renders it for people. It returns errFailed if one is an error.
 func present[T any](cmd *cobra.Command, set *settings, results []result, show func(server string, v T) string) error {
-	// An entry is one server's answer in the JSON of several servers.
-	type entry struct {
-		Server string          `json:"server"`
-		Answer json.RawMessage `json:"answer,omitempty"`
-		Error  string          `json:"error,omitempty"`
-	}
 	values := decode[T](results)
-	entries := make([]entry, len(results))
 	failed, shown := false, false
 	for i, r := range results {
-		entries[i] = entry{Server: r.server, Answer: r.body}
 		if r.err != nil {
 			failed = true
-			entries[i] = entry{Server: r.server, Error: r.err.Error()}
 			printf(cmd.ErrOrStderr(), "gslbctl: %s: %v\n", r.server, r.err)
-			continue
 		}
-		if text := show(r.server, values[i]); !set.json {
+		switch {
+		case set.json:
+			if err := writeJSON(cmd.OutOrStdout(), r); err != nil {
+				return err
+			}
+		case r.err == nil:
+			text := show(r.server, values[i])
 			if shown && strings.Count(text, "\n") > 1 {
 				printf(cmd.OutOrStdout(), "\n")
 			}
@@ -299,21 +295,29 @@ func present[T any](cmd *cobra.Command, set *settings, results []result, show fu
 			shown = true
 		}
 	}
-	if set.json {
-		var v any = entries
-		if len(entries) == 1 {
-			v = entries[0].Answer
-		}
-		if len(entries) > 1 || !failed {
-			enc := json.NewEncoder(cmd.OutOrStdout())
-			enc.SetIndent("", "  ")
-			if err := enc.Encode(v); err != nil {
-				return err
-			}
-		}
-	}
 	if failed {
 		return errFailed
 	}
 	return nil
+}
+
+// writeJSON writes one result as an object: "server", and beside it the fields of the answer, or "error".
+func writeJSON(w io.Writer, r result) error {
+	object := map[string]any{}
+	if r.err != nil {
+		object["error"] = r.err.Error()
+	} else {
+		var fields map[string]json.RawMessage
+		if err := json.Unmarshal(r.body, &fields); err != nil {
+			return err
+		}
+		for name, value := range fields {
+			object[name] = value
+		}
+	}
+	object["server"] = r.server
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(object)
 }

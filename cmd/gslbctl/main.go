@@ -14,9 +14,9 @@
 //	gslbctl drain-status                         what orders keep from clients, and how long caches still name it
 //	gslbctl version
 //
-// With --json it prints what the server said; with several servers, a list with one entry a server. The exit status is
-// 0 when everything was done, 1 when something was refused or failed at any server, 2 for wrong usage. An order goes to all
-// servers under one id, so that it is the same order wherever it arrives; each says who has it.
+// With --json it prints an object for each server's answer, one after the other. The exit status is 0 when everything was
+// done, 1 when something was refused or failed at any server, 2 for wrong usage. An order goes to all servers under one id,
+// so that it is the same order wherever it arrives; each says who has it.
 package main
 
 import (
@@ -96,8 +96,13 @@ const (
 func command() *cobra.Command {
 	set := new(settings)
 	root := &cobra.Command{
-		Use:           "gslbctl",
-		Short:         "shows and steers gslbd",
+		Use:   "gslbctl",
+		Short: "shows and steers gslbd",
+		Long: "Shows and steers gslbd. An order goes to every --server under one id; each says who has it.\n\n" +
+			"With --json every command prints one object for each answer of a server, one after the other, as jq reads them\n" +
+			"(jq -s . makes a list): \"server\", and beside it the fields of the answer, or \"error\". clear asks each server for\n" +
+			"each order, so it prints one for each of both; where nothing is to be cleared it prints nothing.\n\n" +
+			"Exit status: 0 done, 1 refused or failed at any server, 2 wrong usage.",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          exactly(),
@@ -114,7 +119,7 @@ func command() *cobra.Command {
 	flags.StringVar(&set.certificate, "certificate", "", "file with the client certificate to show, for https (environment GSLBCTL_CERTIFICATE)")
 	flags.StringVar(&set.key, "key", "", "file with the key of --certificate (environment GSLBCTL_KEY)")
 	flags.DurationVar(&set.timeout, "timeout", requestTimeout, "how long a server may take; with --wait, how long to wait in all (then 1h by default)")
-	flags.BoolVar(&set.json, "json", false, "print JSON")
+	flags.BoolVar(&set.json, "json", false, "print JSON: an object for each server's answer (gslbctl --help)")
 	root.SetFlagErrorFunc(usage)
 
 	status := &cobra.Command{

@@ -384,8 +384,6 @@ func (set *settings) clear(cmd *cobra.Command, ids []string, target control.Targ
 		}
 	}
 	switch {
-	case set.json && len(all) == 0:
-		printf(cmd.OutOrStdout(), "[]\n")
 	case set.json:
 		return present(cmd, set, all, showReply)
 	case len(ids) == 0 && err == nil:
