@@ -126,9 +126,9 @@ func clip(text string) string {
 	return text
 }
 
-// refuseOrder answers with the status that stands for control's error.
+// refuseOrder answers with the status that stands for control's error, and with its text.
 func refuseOrder(w http.ResponseWriter, err error) {
-	status := http.StatusInternalServerError
+	status, text := http.StatusInternalServerError, err.Error()
 	for _, kind := range []struct {
 		err    error
 		status int
@@ -142,10 +142,11 @@ func refuseOrder(w http.ResponseWriter, err error) {
 	} {
 		if errors.Is(err, kind.err) {
 			status = kind.status
+			text = strings.TrimPrefix(text, "control: "+kind.err.Error()+": ") // which the status tells
 			break
 		}
 	}
-	refuse(w, status, "%v", err)
+	refuse(w, status, "%s", text)
 }
 
 func (s *Server) force(req *http.Request, by control.Caller) (control.Receipt, error) {

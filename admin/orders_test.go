@@ -146,6 +146,11 @@ func TestOrdersReachControl(t *testing.T) {
 						t.Errorf("%v: %d %s, want %d", err, w.Code, w.Body, status)
 					}
 				}
+				o.err = fmt.Errorf("control: %w: no site; there are seoul", control.ErrInvalid)
+				o.planErr = o.err
+				if w := h.do(c.call); w.Body.String() != `{"error":"no site; there are seoul"}`+"\n" {
+					t.Errorf("an operator reads %s", w.Body)
+				}
 				if lines := log.TakeAll(); len(lines) != 0 {
 					t.Errorf("logged here what control logs: %+v", lines)
 				}

@@ -129,7 +129,7 @@ func command() *cobra.Command {
 		ValidArgsFunction: completeOne(set, services),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return ask(cmd, set, http.MethodGet, "/v1/services/"+url.PathEscape(args[0]), showService)
+				return ask(cmd, set, http.MethodGet, "/v1/services/"+url.PathEscape(args[0]), named(set, showService))
 			}
 			return ask(cmd, set, http.MethodGet, "/v1/status", showStatus)
 		},
@@ -150,13 +150,31 @@ func command() *cobra.Command {
 			if _, err := netip.ParseAddr(args[0]); err != nil {
 				return usage(cmd, fmt.Errorf("RESOLVER: %q is not an IP address", args[0]))
 			}
-			return ask(cmd, set, http.MethodGet, "/v1/rtt?"+url.Values{"resolver": args}.Encode(), showRTT)
+			return ask(cmd, set, http.MethodGet, "/v1/rtt?"+url.Values{"resolver": args}.Encode(), named(set, showRTT))
 		},
 	}
 	root.AddCommand(status, explainCommand(set), rtt, reload,
 		forceCommand(set), clearCommand(set), ordersCommand(set),
 		evacuateCommand(set), restoreCommand(set), evacuationsCommand(set),
 		failbackCommand(set), drainStatusCommand(set))
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				if found, _, _ := root.Find(args); found == root && len(args) > 0 {
+					return exactly()(root, args)
+				}
+				return nil
+			}
+		case "completion":
+			cmd.Args = nil
+			cmd.RunE = func(cmd *cobra.Command, args []string) error {
+				return usage(cmd, errors.New("for which shell? bash, zsh, fish or powershell"))
+			}
+		}
+	}
 	root.AddCommand(&cobra.Command{
 		Use:   "version",
 		Short: "print the version",
@@ -190,7 +208,7 @@ func explainCommand(set *settings) *cobra.Command {
 					query.Set(name, value)
 				}
 			}
-			return ask(cmd, set, http.MethodGet, "/v1/explain?"+query.Encode(), showExplanation)
+			return ask(cmd, set, http.MethodGet, "/v1/explain?"+query.Encode(), named(set, showExplanation))
 		},
 	}
 	cmd.Flags().StringVar(&client, "client", "", "address of the resolver that asks (default: this machine as the server sees it)")
@@ -272,6 +290,17 @@ func ask[T any](cmd *cobra.Command, set *settings, method, path string, show fun
 		body = struct{}{}
 	}
 	return present(cmd, set, c.all(cmd.Context(), servers, method, path, body), show)
+}
+
+// named writes whose answer it is above what show renders, where several servers are asked.
+func named[T any](set *settings, show func(server string, v T) string) func(server string, v T) string {
+	return func(server string, v T) string {
+		text := show(server, v)
+		if servers, _ := set.addresses(); len(servers) > 1 {
+			text = server + "\n" + text
+		}
+		return text
+	}
 }
 
 // connect returns the servers to ask, and what asks them.
