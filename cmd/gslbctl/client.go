@@ -110,7 +110,7 @@ func (set *settings) tls() (*tls.Config, error) {
 		}
 	}
 	if (certificate == "") != (key == "") {
-		return nil, usageError{errors.New("--certificate and --key go together")}
+		return nil, usageError{errors.New("--certificate and --key (GSLBCTL_CERTIFICATE and GSLBCTL_KEY) go together")}
 	}
 	if certificate != "" {
 		if err := private(key); err != nil {

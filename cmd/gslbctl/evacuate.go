@@ -42,7 +42,10 @@ func evacuateCommand(set *settings) *cobra.Command {
 			case pause > 0 && len(stages) == 0:
 				return usage(cmd, errors.New("--pause goes with --stages"))
 			}
-			var err error
+			err := knownTypes(call.Types...)
+			if err != nil {
+				return usage(cmd, err)
+			}
 			if call.Stages, err = shares(stages); err != nil {
 				return usage(cmd, err)
 			}
@@ -73,6 +76,15 @@ func evacuateCommand(set *settings) *cobra.Command {
 }
 
 var completeTypes = cobra.FixedCompletions([]string{control.TypeMember, control.TypeAgent, control.TypeExec}, cobra.ShellCompDirectiveNoFileComp)
+
+func knownTypes(types ...string) error {
+	for _, t := range types {
+		if t != control.TypeMember && t != control.TypeAgent && t != control.TypeExec {
+			return fmt.Errorf("--type: %q is neither member, agent nor exec", t)
+		}
+	}
+	return nil
+}
 
 // shares reads --stages.
 func shares(stages []string) ([]float64, error) {
@@ -184,6 +196,11 @@ func restoreCommand(set *settings) *cobra.Command {
 		Args:  exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r.Reason = set.reason
+			if r.Type != "" {
+				if err := knownTypes(r.Type); err != nil {
+					return usage(cmd, err)
+				}
+			}
 			var err error
 			if r.ID, r.Created, r.Author, err = set.stamp(); err != nil {
 				return err
