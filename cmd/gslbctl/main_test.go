@@ -214,6 +214,22 @@ func TestManyProblems(t *testing.T) {
 	}
 }
 
+// Nor do thousands of warnings and refusals hide what was ordered.
+func TestManyWarnings(t *testing.T) {
+	var p admin.Preview
+	var r reply
+	for i := range 5000 {
+		p.Plan.Warnings = append(p.Plan.Warnings, fmt.Sprintf("warning %d", i))
+		p.Plan.Refusals = append(p.Plan.Refusals, fmt.Sprintf("refusal %d", i))
+	}
+	r.Warnings = p.Plan.Warnings
+	for _, text := range []string{showPreview("http://127.0.0.1:8053", p), showReply("http://127.0.0.1:8053", r)} {
+		if n := strings.Count(text, "\n"); n > 50 || !strings.Contains(text, "warning 0\n") || !strings.Contains(text, "warning: and 4980 more: see --json\n") {
+			t.Errorf("%d lines:\n%.3000s", n, text)
+		}
+	}
+}
+
 // What a server says may have any character, and is neither cut nor able to shift the rows.
 func TestTable(t *testing.T) {
 	var b strings.Builder

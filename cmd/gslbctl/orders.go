@@ -212,9 +212,7 @@ func showReply(server string, r reply) string {
 	}
 	var b strings.Builder
 	b.WriteString(wrap("  ", fmt.Sprintf("%s (%s): %s%s", server, r.Node, what, text)))
-	for _, w := range r.Warnings {
-		b.WriteString(wrap("    warning: ", w))
-	}
+	writeList(&b, "    warning: ", r.Warnings)
 	return b.String()
 }
 

@@ -13,7 +13,7 @@ import (
 	"gslbd/policy"
 )
 
-// maxRows is how many resources a table has: what is beyond stands in the JSON.
+// maxRows is how many resources or warnings are written: what is beyond stands in the JSON.
 const maxRows = 20
 
 func showOrders(server string, l admin.OrderList) string {
@@ -150,13 +150,19 @@ func showPreview(server string, p admin.Preview) string {
 	if len(warnings)+len(p.Plan.Refusals) > 0 {
 		b.WriteString("\n")
 	}
-	for _, w := range warnings {
-		b.WriteString(wrap("  warning: ", w))
-	}
-	for _, r := range p.Plan.Refusals {
-		b.WriteString(wrap("  REFUSED without --force: ", r))
-	}
+	writeList(&b, "  warning: ", warnings)
+	writeList(&b, "  REFUSED without --force: ", p.Plan.Refusals)
 	return b.String()
+}
+
+// writeList writes each text under head; of very many, one a service say, only the first.
+func writeList(b *strings.Builder, head string, texts []string) {
+	for _, text := range texts[:min(len(texts), maxRows)] {
+		b.WriteString(wrap(head, text))
+	}
+	if n := len(texts) - maxRows; n > 0 {
+		fmt.Fprintf(b, "%s and %d more: see --json\n", strings.TrimRight(head, " "), n)
+	}
 }
 
 func writeForecast(b *strings.Builder, f *policy.Forecast) {
