@@ -158,7 +158,7 @@ type workload struct {
 	services      map[string]*state.Service // of the snapshot before
 	list          []*state.Site             // of the snapshot after
 	flow          flow                      // by Site.Index; then the last resort, and no answer
-	touched       []bool                    // by Site.Index: orders or pools are others for a member of the site
+	touched       []bool                    // by Site.Index: orders or pools are others for a member of the site that was in its pool, and so may lose clients
 	amounts       []amount                  // by Site.Index; leaving and arriving are filled in by sites
 	lost          [quantities]float64       // leaving, and arriving nowhere
 }
@@ -313,7 +313,7 @@ func (w *workload) service(svc *state.Service, clients []state.Client, most int)
 	}
 	out.PoolBefore = old.Pool.String()
 	for i, m := range svc.Members {
-		if o := old.Members[i]; o.Forced != m.Forced || o.InPool != m.InPool || len(o.Moved) > 0 || len(m.Moved) > 0 {
+		if o := old.Members[i]; o.InPool && (!m.InPool || o.Forced != m.Forced || len(o.Moved) > 0 || len(m.Moved) > 0) {
 			w.touched[m.Site.Index] = true
 		}
 	}

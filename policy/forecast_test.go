@@ -415,6 +415,25 @@ func TestForecastLoad(t *testing.T) {
 		},
 		{
 			forecastCase: forecastCase{
+				name: "nobody is known, and the backups take over", steps: "health static", members: "a b", clients: []state.Client{},
+				both: func(_ testing.TB, w *world) {
+					w.load("a", 500, 0, 0, 900, 0)
+					w.load("b", 300, 0, 0, 900, 0)
+					w.of("b").Role, w.of("b").InPool = state.Backup, false
+				},
+				after: func(w *world) {
+					w.evacuate("a")
+					w.of("a").InPool, w.of("b").InPool = false, true
+				},
+				want: "a 500/0/0>500/0/0 56%>56% | b 300/0/0>300/0/0 33%>33%",
+			},
+			warnings: []string{
+				"site a: none of its clients are known, so where its load would go is not",
+				"of 1 of 1 services no recent clients are known, so nothing is forecast of them: www.gslb.test",
+			},
+		},
+		{
+			forecastCase: forecastCase{
 				name: "no answer for one family", steps: "health static=ordered", members: "a b",
 				both:  func(_ testing.TB, w *world) { w.of("b").Addr[state.V6] = netip.Addr{} },
 				after: func(w *world) { w.evacuate("a") },
