@@ -788,6 +788,29 @@ func TestFailingProgram(t *testing.T) {
 	})
 }
 
+// What is ordered while a step works on what was known before keeps its program run.
+func TestOrderedInTheMomentOfAStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		before := w.String()
+		c := w.open(t.TempDir())
+		defer c.Close()
+		v := w.view(c)
+		mustEvacuate(t, c, evacuationOf("apne2-az1", TypeExec))
+		c.stepOn(context.Background(), v)
+		w.pass(20*time.Second, c)
+		w.expectStates(c, "exec evacuated", "2 resources")
+		v = w.view(c)
+		mustRestore(t, c, restorationOf("", ""))
+		c.stepOn(context.Background(), v)
+		w.pass(10*time.Second, c)
+		w.expectStates(c, "")
+		if got := w.runs(); got != "remove add" || w.String() != before {
+			t.Errorf("the program ran for %q:\n%s", got, w)
+		}
+	})
+}
+
 // Agents wait for the answers that were given last, also where those had a longer TTL than is configured now.
 func TestAgentsWaitForCachedAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -38,18 +38,19 @@ func (c *Control) stepOn(ctx context.Context, v *view) {
 			c.log.Warn("resource gone, nothing to restore", zap.String("id", t.ID))
 		}
 	}
-	c.forget(ctx, v)
+	c.forget(ctx)
 	c.evac.start(ctx, c, pic)
 }
 
 // forget takes away the marks of records that are purged.
-func (c *Control) forget(ctx context.Context, v *view) {
+func (c *Control) forget(ctx context.Context) {
 	old := map[string]string{}
 	c.mu.Lock()
+	set := c.set.Load() // has the record of every mark, which is set after it
 	for key := range c.marks {
 		id, execute := strings.CutPrefix(key, executeMark)
 		restored, restore := strings.CutPrefix(key, restoreMark)
-		if (execute && v.evacuations[id] == nil) || (restore && v.restorations[restored] == nil) {
+		if (execute && set.evacuations[id] == nil) || (restore && set.restorations[restored] == nil) {
 			old[key] = ""
 		}
 	}
