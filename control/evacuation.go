@@ -64,7 +64,8 @@ func (c *Control) Plan(ctx context.Context, r EvacuationRequest) (Plan, error) {
 }
 
 // Evacuate accepts an evacuation. Beside the errors of Force it returns ErrRefused where a service would keep fewer than
-// min_serving members. What is evacuated already is not evacuated again: only the types that are missing are.
+// min_serving members. What is evacuated already, as far and for as long, is not evacuated again: only the types that are
+// missing are.
 func (c *Control) Evacuate(ctx context.Context, r EvacuationRequest, by Caller) (Receipt, error) {
 	rec, err := c.evacuate(ctx, r)
 	c.audit("evacuation", rec, err, by, r.Author, r.Reason, zap.String("id", r.ID), zap.String("zone", r.Zone),
@@ -238,14 +239,12 @@ func (v *view) plan(e *Evacuation) Plan {
 }
 
 // covered takes out of e the types that an evacuation of the zone has already, and returns the id of one if nothing is
-// left. A staged evacuation that is under way does not stand for one that is to be at once.
+// left. One that ends earlier, or moves clients away later, does not stand for e.
 func (v *view) covered(e *Evacuation) string {
-	first, _ := e.share(e.Created)
 	var by string
 	left := slices.DeleteFunc(slices.Clone(e.Types), func(typ string) bool {
 		for _, other := range v.picture().inZone[e.Zone] {
-			share, _ := other.share(v.now)
-			if p := other.part(typ); p != nil && p.stays() && share >= first {
+			if p := other.part(typ); p != nil && p.stays() && other.outdoes(e) {
 				by = other.ID
 				return true
 			}
@@ -257,6 +256,22 @@ func (v *view) covered(e *Evacuation) string {
 	}
 	e.limit(left)
 	return ""
+}
+
+// outdoes reports whether e lasts as long as the other, and has moved as many clients away at each of its stages.
+func (e *Evacuation) outdoes(other *Evacuation) bool {
+	if !e.Expires.IsZero() && (other.Expires.IsZero() || e.Expires.Before(other.Expires)) {
+		return false
+	}
+	for at := other.Created; ; {
+		share, next := other.share(at)
+		if ours, _ := e.share(at); ours < share {
+			return false
+		}
+		if at = next; at.IsZero() {
+			return true
+		}
+	}
 }
 
 // limit takes out all types but those given, and the stages with type member.

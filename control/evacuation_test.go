@@ -603,8 +603,13 @@ func TestTakeOver(t *testing.T) {
 		staged.Stages, staged.PauseMS = []float64{.1, 1}, 3_600_000
 		mustEvacuate(t, c, staged)
 		again := evacuationOf("apne2-az1")
-		again.Stages, again.PauseMS = []float64{.05, 1}, 60_000
+		again.Stages, again.PauseMS = []float64{.05, 1}, 3_600_000
 		if rec := mustEvacuate(t, c, again); rec.ID != staged.ID || !rec.Repeated {
+			t.Errorf("%+v", rec)
+		}
+		again = evacuationOf("apne2-az1")
+		again.Stages, again.PauseMS = []float64{.05, 1}, 60_000 // which is less now, and more in a minute
+		if rec := mustEvacuate(t, c, again); rec.ID != again.ID || rec.Repeated || len(rec.Warnings) == 0 {
 			t.Errorf("%+v", rec)
 		}
 		at := evacuationOf("apne2-az1", TypeMember, TypeAgent)
@@ -892,6 +897,63 @@ func TestExpiryWithAnHeir(t *testing.T) {
 				w.pass(10*time.Second, c)
 				if w.String() != before || len(c.Evacuations()) > 0 {
 					t.Errorf("%+v\n%s", c.Evacuations(), w)
+				}
+			})
+		})
+	}
+}
+
+// Of two evacuations of a zone the longer one holds, whichever was given first and whatever types it has.
+func TestLongerEvacuationHolds(t *testing.T) {
+	for _, k := range []struct {
+		name        string
+		given, more time.Duration // until it expires; 0: never
+		types       []string      // of the second
+		repeated    bool
+		after       string // of the parts, an hour later
+	}{
+		{"until cleared", time.Hour, 0, []string{TypeMember}, false, "member evacuated"},
+		{"later", time.Hour, 2 * time.Hour, []string{TypeMember, TypeAgent}, false, "member evacuated, agent evacuated"},
+		{"longer, other types", time.Hour, 0, []string{TypeAgent, TypeExec}, false, "agent evacuated, exec evacuated"},
+		{"shorter", 0, time.Hour, []string{TypeMember}, true, "member evacuated, agent evacuated"},
+		{"shorter, one type more", 0, time.Hour, []string{TypeMember, TypeExec}, false, "member evacuated, agent evacuated"},
+		{"as long", time.Hour, time.Hour, []string{TypeMember}, true, ""},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				before := w.String()
+				c := w.open(t.TempDir())
+				defer c.Close()
+				evacuate := func(d time.Duration, types ...string) Receipt {
+					e := evacuationOf("apne2-az1", types...)
+					if d > 0 {
+						e.Expires = e.Created.Add(d)
+					}
+					return mustEvacuate(t, c, e)
+				}
+				evacuate(k.given, TypeMember, TypeAgent)
+				if rec := evacuate(k.more, k.types...); rec.Repeated != k.repeated {
+					t.Errorf("%+v", rec)
+				}
+				w.pass(time.Minute, c)
+				time.Sleep(time.Hour)
+				w.pass(time.Minute, c)
+				w.expectStates(c, k.after)
+				want := "- - -"
+				if strings.Contains(k.after, "member") {
+					want = "evacuated - -"
+				}
+				if got := forced(c.opts.Store, "www.example.com"); got != want {
+					t.Errorf("forced are %s, want %s", got, want)
+				}
+				if k.after != "" {
+					mustRestore(t, c, restorationOf("", ""))
+					w.pass(10*time.Second, c)
+				}
+				w.expectStates(c, "")
+				if w.String() != before {
+					t.Errorf("%s", w)
 				}
 			})
 		})
