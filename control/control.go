@@ -96,6 +96,7 @@ type Control struct {
 	// state after a newer one. It is held while the disk is written: nobody who only reads takes it.
 	writing   sync.Mutex
 	unkept    map[string]Record // in the set, and not in the journal; by key
+	failing   string            // why that is so, as logged
 	next      time.Time         // when time alone changes what is in force; zero: never
 	appliedAt time.Time         // by the wall clock
 	epoch     uint64            // of the snapshot whose names were used
@@ -247,13 +248,11 @@ func (c *Control) accept(ctx context.Context, recs ...Record) (shared string, re
 func (c *Control) acceptMarked(ctx context.Context, marks map[string]string, recs ...Record) (shared string, repeated bool, err error) {
 	c.writing.Lock()
 	fresh, err := c.news(recs)
+	if err == nil {
+		err = c.write(fresh, recs, marks)
+	}
 	if err == nil && (len(fresh) > 0 || len(marks) > 0) {
-		if c.journal != nil {
-			err = c.journal.write(fresh, marks)
-		}
-		if err == nil {
-			c.adopt(fresh, marks)
-		}
+		c.adopt(fresh, marks)
 	}
 	c.writing.Unlock()
 	if err != nil {
@@ -274,6 +273,31 @@ const (
 	onlyHere  = "on this gslbd only"
 	notShared = "not shared"
 )
+
+// write journals fresh, and those of recs that are known and that it has not taken: nobody is told that something is
+// accepted that is not on the disk here. The caller holds writing.
+func (c *Control) write(fresh, recs []Record, marks map[string]string) error {
+	if c.journal == nil {
+		return nil
+	}
+	out := slices.Clone(fresh)
+	for _, r := range recs {
+		old, ok := c.unkept[r.key()]
+		if ok && !slices.ContainsFunc(fresh, func(f Record) bool { return f.key() == r.key() }) {
+			out = append(out, old)
+		}
+	}
+	if len(out) == 0 && len(marks) == 0 {
+		return nil
+	}
+	if err := c.journal.write(out, marks); err != nil {
+		return err
+	}
+	for _, r := range out {
+		delete(c.unkept, r.key())
+	}
+	return nil
+}
 
 // news returns those of recs that add to the set, as they must be kept. An id that is known with other content is
 // refused. The caller holds writing.
@@ -303,34 +327,49 @@ func (s *set) conflict(r Record) error {
 	return nil
 }
 
-// arrived adds records that came from elsewhere. Those that the journal does not take are in force all the same, and
-// tried again.
+// arrived adds records that came from elsewhere.
 func (c *Control) arrived(recs []Record) {
-	if len(recs) == 0 {
-		return
+	for _, r := range c.hold(recs) {
+		kind, id := r.kind()
+		c.log.Info("record arrived by etcd", zap.String("kind", kind), zap.String("id", id))
 	}
+}
+
+// hold adds records that no caller waits for, and returns those that are new. What the journal does not take is in force
+// all the same, and tried again: what ends must end on a full disk, too.
+func (c *Control) hold(recs []Record) (fresh []Record) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	set := c.set.Load()
-	var fresh []Record
 	for _, r := range recs {
 		if m, added := set.merged(r); added {
 			fresh = append(fresh, m)
 		}
 	}
 	if len(fresh) == 0 {
-		return
+		return nil
 	}
-	if c.journal != nil && c.journal.write(fresh, nil) != nil { // Problems tells
+	err := c.write(fresh, nil, nil)
+	c.kept(err)
+	if err != nil {
 		for _, r := range fresh {
 			c.unkept[r.key()] = r
 		}
 	}
-	for _, r := range fresh {
-		kind, id := r.kind()
-		c.log.Info("record arrived by etcd", zap.String("kind", kind), zap.String("id", id))
-	}
 	c.adopt(fresh, nil)
+	return fresh
+}
+
+// kept logs when records that are in force cannot be journaled, and when they are. The caller holds writing.
+func (c *Control) kept(err error) {
+	switch {
+	case err != nil && err.Error() != c.failing:
+		c.failing = err.Error()
+		c.log.Error("records in force are not on the disk", zap.Error(err))
+	case err == nil && c.failing != "":
+		c.failing = ""
+		c.log.Info("records in force are on the disk")
+	}
 }
 
 // adopt makes a new set with the records, and hands it to the Store. The caller holds writing.
@@ -362,10 +401,9 @@ func (c *Control) mark(key string) string {
 func (c *Control) keepUnkept() {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	if len(c.unkept) == 0 || c.journal.write(slices.Collect(maps.Values(c.unkept)), nil) != nil {
-		return
+	if len(c.unkept) > 0 {
+		c.kept(c.write(slices.Collect(maps.Values(c.unkept)), nil, nil))
 	}
-	clear(c.unkept)
 }
 
 // purge takes records out of the journal and the set.

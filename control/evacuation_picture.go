@@ -422,7 +422,7 @@ func (v *view) evacuationForce(service, member, site, zone string) state.Force {
 	var f state.Force
 	for _, e := range pic.inZone[v.names.zoneID(zone)] {
 		p := e.part(TypeMember)
-		if p == nil || p.ended || v.ended(e.takenID(TypeMember, service+"/"+member)) != nil {
+		if p == nil || p.ended || p.free || v.ended(e.takenID(TypeMember, service+"/"+member)) != nil {
 			continue
 		}
 		share, _ := e.share(v.now)

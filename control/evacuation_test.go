@@ -960,6 +960,46 @@ func TestLongerEvacuationHolds(t *testing.T) {
 	}
 }
 
+// An evacuation ends on time although the disk takes nothing, and the ledger is written when it does again.
+func TestExpiryOnAFullDisk(t *testing.T) {
+	for _, types := range [][]string{{TypeMember}, {TypeMember, TypeAgent, TypeExec}} {
+		t.Run(strings.Join(types, " "), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				before := w.String()
+				dir := t.TempDir()
+				c := w.open(dir)
+				r := evacuationOf("apne2-az1", types...)
+				r.Expires = r.Created.Add(10 * time.Minute)
+				mustEvacuate(t, c, r)
+				w.pass(time.Minute, c)
+				mend := breakJournal(c)
+				time.Sleep(time.Until(r.Expires))
+				if len(types) == 1 {
+					c.applyDue(c.now())
+					if got := forced(c.opts.Store, "www.example.com"); got != "- - -" {
+						t.Errorf("at the moment of its end: %s", got)
+					}
+				}
+				w.pass(10*time.Second, c)
+				w.expectStates(c, "")
+				if got := forced(c.opts.Store, "www.example.com"); got != "- - -" || w.String() != before {
+					t.Errorf("%s\n%s", got, w)
+				}
+				mend()
+				c.keepUnkept()
+				_ = c.Close()
+				c = w.open(dir)
+				defer c.Close()
+				w.expectStates(c, "")
+				if n := len(c.unkept); n > 0 {
+					t.Errorf("%d records are not kept", n)
+				}
+			})
+		})
+	}
+}
+
 // An agent may act on an older word: what it drained after all is over is set back too.
 func TestDrainedTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

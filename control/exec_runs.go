@@ -244,15 +244,7 @@ func (c *Control) putBack(ctx context.Context, x ExecConfig, p *part) error {
 			w.back(p, t, false)
 		}
 	}
-	if len(w.recs) == 0 {
-		return nil
-	}
-	if err := c.keep(ctx, nil, w.recs...); err != nil {
-		return err
-	}
-	for _, t := range w.gone {
-		c.log.Warn("resource gone, nothing to restore", zap.String("id", t.ID))
-	}
+	c.note(ctx, w.recs, w.gone)
 	return nil
 }
 

@@ -351,6 +351,52 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// breakJournal has the journal take no records until mend is called.
+func breakJournal(c *Control) (mend func()) {
+	j := c.journal
+	db := j.db
+	j.db, j.fault = nil, "no space left on device"
+	return func() { j.db, j.fault = db, "" }
+}
+
+// What came by etcd while the disk took nothing is in force, and is accepted from nobody before it is on the disk.
+func TestArrivedAndNotKept(t *testing.T) {
+	dir := t.TempDir()
+	c := openControl(t, dir)
+	mend := breakJournal(c)
+	o := orderTo(Down, Target{Site: "seoul"})
+	cleared := orderTo(Down, Target{Site: "busan"})
+	ts := tombstone(cleared.ID)
+	e := evacuationOf("use1-az1", TypeMember)
+	c.arrived([]Record{{Order: &o}, {Order: &cleared}, {Tombstone: &ts}, {Evacuation: &e.Evacuation}})
+	if got := forced(c.opts.Store, "www.example.com"); got != "down - evacuated" {
+		t.Error(got)
+	}
+	give := func() (all [3]error, repeated [3]bool) {
+		var r [3]Receipt
+		r[0], all[0] = c.Force(context.Background(), o, Caller{})
+		r[1], all[1] = c.Clear(context.Background(), tombstone(cleared.ID), Caller{})
+		r[2], all[2] = c.Evacuate(context.Background(), e, Caller{})
+		for i := range r {
+			repeated[i] = r[i].Repeated
+		}
+		return all, repeated
+	}
+	all, _ := give()
+	for _, err := range all {
+		expectError(t, err, ErrUnavailable, "no space left on device")
+	}
+	mend()
+	if all, repeated := give(); all != [3]error{} || repeated != [3]bool{true, true, true} {
+		t.Errorf("%v, %v", all, repeated)
+	}
+	_ = c.Close()
+	c = openControl(t, dir)
+	if got := forced(c.opts.Store, "www.example.com"); got != "down - evacuated" || c.set.Load().ended(cleared.ID) == nil {
+		t.Errorf("after a restart: %s", got)
+	}
+}
+
 type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }

@@ -28,18 +28,31 @@ func (c *Control) stepOn(ctx context.Context, v *view) {
 	pic := v.picture()
 	c.evac.offer(pic)
 	recs, gone := pic.ledger(&c.evac)
-	if len(recs) > 0 {
-		err := c.keep(ctx, nil, recs...)
-		c.evac.kept(c.log, err)
-		if err != nil {
-			return
-		}
-		for _, t := range gone {
-			c.log.Warn("resource gone, nothing to restore", zap.String("id", t.ID))
-		}
+	if !c.note(ctx, recs, gone) {
+		return
 	}
 	c.forget(ctx)
 	c.evac.start(ctx, c, pic)
+}
+
+// note writes lines and ends of the ledger. Where the disk takes nothing they hold all the same, and are written later:
+// they are worked out again after a restart, for nothing in them is more than what the records before them come to.
+// ok is false if a test has stopped this gslbd.
+func (c *Control) note(ctx context.Context, recs []Record, gone []*Taken) (ok bool) {
+	if len(recs) == 0 {
+		return true
+	}
+	if c.evac.beforeWrite != nil && c.evac.beforeWrite() != nil {
+		return false
+	}
+	fresh := c.hold(recs)
+	for _, t := range gone {
+		c.log.Warn("resource gone, nothing to restore", zap.String("id", t.ID))
+	}
+	if c.etcd != nil {
+		c.etcd.share(ctx, fresh, fresh)
+	}
+	return true
 }
 
 // forget takes away the marks of records that are purged.
@@ -56,7 +69,7 @@ func (c *Control) forget(ctx context.Context) {
 	}
 	c.mu.Unlock()
 	if len(old) > 0 {
-		c.evac.kept(c.log, c.keep(ctx, old))
+		_ = c.keep(ctx, old) // Problems tells, and the next step tries again
 	}
 }
 
@@ -78,7 +91,6 @@ type progress struct {
 
 	// Owned by Run.
 	offered map[string]time.Time // when the agents were first told to set back the servers of a line, by its id
-	failing string               // why the ledger could not be written last
 
 	programs
 }
@@ -99,18 +111,6 @@ func (g *progress) offer(pic *picture) {
 		}
 	}
 	g.offered = offered
-}
-
-// kept logs when the ledger cannot be written, and when it can again.
-func (g *progress) kept(log *zap.Logger, err error) {
-	switch {
-	case err != nil && err.Error() != g.failing:
-		g.failing = err.Error()
-		log.Error("ledger not written", zap.Error(err))
-	case err == nil && g.failing != "":
-		g.failing = ""
-		log.Info("ledger written again")
-	}
 }
 
 // ledger returns the records that are to be written now: lines of what has been taken, tombstones of what has been put
