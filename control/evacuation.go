@@ -97,7 +97,7 @@ func (c *Control) evacuate(ctx context.Context, r EvacuationRequest) (Receipt, e
 		case p.Already != "":
 			e = *v.evacuations[p.Already]
 			receipt.ID, receipt.Repeated = e.ID, true
-			receipt.Warnings = append(receipt.Warnings, "zone "+e.Zone+" is evacuated already: "+e.why())
+			receipt.Warnings = append(receipt.Warnings, "zone "+p.Zone+" is evacuated already: "+e.why())
 		case len(p.Refusals) > 0 && !r.Force:
 			return Receipt{}, fmt.Errorf("control: %w: %s; --force evacuates all the same", ErrRefused, strings.Join(p.Refusals, "; "))
 		default:

@@ -60,7 +60,7 @@ func (m zoneMember) addresses() []string {
 	return all
 }
 
-// An evacuation is an Evacuation at one moment.
+// An evacuation is an Evacuation of one zone at one moment. One that was given for several has one for each: see merge.
 type evacuation struct {
 	*Evacuation
 	zone  *zone
@@ -69,17 +69,18 @@ type evacuation struct {
 
 // A part is what an evacuation does to one type.
 type part struct {
-	of      *evacuation
-	typ     string
-	ended   bool
-	lines   []*Taken       // of the ledger, live ones, in no order
-	by      []*Restoration // that end it
-	expired bool           // as if there were one for all types
-	begun   bool           // for agent: the agents are told; for exec: the program may run
-	at      time.Time      // when it begins
-	free    bool           // it is being restored, and nothing must be restored before it
-	behind  *part          // what must be, unless free
-	heir    *part          // of a later evacuation, which keeps what this one took
+	of        *evacuation
+	typ       string
+	ended     bool
+	lines     []*Taken       // of the ledger, live ones, in no order
+	elsewhere bool           // there are also lines of another zone of the evacuation
+	by        []*Restoration // that end it
+	expired   bool           // as if there were one for all types
+	begun     bool           // for agent: the agents are told; for exec: the program may run
+	at        time.Time      // when it begins
+	free      bool           // it is being restored, and nothing must be restored before it
+	behind    *part          // what must be, unless free
+	heir      *part          // of a later evacuation, which keeps what this one took
 }
 
 // open reports whether anything of the part is in force or in the ledger.
@@ -150,33 +151,47 @@ func newPicture(v *view) *picture {
 		}
 	}
 	by := map[string][]*Restoration{}
-	for _, r := range v.restorations {
-		for _, id := range r.Evacuations {
-			for _, typ := range r.Types {
-				by[id+"/"+typ] = append(by[id+"/"+typ], r)
+	for _, all := range v.restorations {
+		for _, r := range all.contents() {
+			for _, id := range r.Evacuations {
+				for _, typ := range r.Types {
+					by[id+"/"+typ] = append(by[id+"/"+typ], r)
+				}
 			}
 		}
 	}
 	for _, e := range v.evacuations {
-		id := v.names.zoneID(e.Zone)
-		if pic.zones[id] == nil {
-			pic.zones[id] = &zone{id: id}
-		}
-		evac := &evacuation{Evacuation: e, zone: pic.zones[id]}
-		for _, typ := range types {
-			if !slices.Contains(e.Types, typ) {
-				continue
+		ids := v.zoneIDs(e)
+		for i, id := range ids {
+			if pic.zones[id] == nil {
+				pic.zones[id] = &zone{id: id}
 			}
-			key := e.partID(typ)
-			evac.parts = append(evac.parts, &part{
-				of: evac, typ: typ, ended: v.ended(key) != nil, lines: byPart[key], by: by[key],
-				expired: !e.Expires.IsZero() && !v.now.Before(e.Expires),
-			})
+			one := *e
+			one.Zone, one.Zones = id, nil
+			evac := &evacuation{Evacuation: &one, zone: pic.zones[id]}
+			for _, typ := range types {
+				if !slices.Contains(e.Types, typ) {
+					continue
+				}
+				key := e.partID(typ)
+				p := &part{
+					of: evac, typ: typ, ended: v.ended(key) != nil, by: by[key],
+					expired: !e.Expires.IsZero() && !v.now.Before(e.Expires),
+				}
+				for _, t := range byPart[key] {
+					if at := slices.Index(ids, v.names.zoneID(t.Zone)); at == i || (at < 0 && i == 0) {
+						p.lines = append(p.lines, t)
+					} else {
+						p.elsewhere = true
+					}
+				}
+				evac.parts = append(evac.parts, p)
+			}
+			pic.all = append(pic.all, evac)
 		}
-		pic.all = append(pic.all, evac)
 	}
 	slices.SortFunc(pic.all, func(a, b *evacuation) int {
-		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.ID, b.ID))
+		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.ID, b.ID), strings.Compare(a.Zone, b.Zone))
 	})
 	for _, e := range pic.all {
 		pic.inZone[e.zone.id] = append(pic.inZone[e.zone.id], e)
@@ -189,6 +204,15 @@ func newPicture(v *view) *picture {
 	}
 	pic.agents()
 	return pic
+}
+
+// zoneIDs returns the ids of the zones that are evacuated.
+func (v *view) zoneIDs(e *Evacuation) []string {
+	var ids []string
+	for _, name := range e.zones() {
+		ids = append(ids, v.names.zoneID(name))
+	}
+	return union(ids, nil)
 }
 
 // survey finds what stands in the zones.

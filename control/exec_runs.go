@@ -171,13 +171,20 @@ func (c *Control) remove(ctx context.Context, x ExecConfig, p *part) error {
 	}
 	e := p.of
 	v := c.view(c.now())
-	if i := slices.IndexFunc(v.picture().all, func(o *evacuation) bool { return o.ID == e.ID }); i < 0 || !v.picture().all[i].part(TypeExec).stays() {
+	in := map[string]*evacuation{} // by zone: all that are evacuated under this id
+	for _, o := range v.picture().all {
+		if o.ID == e.ID && o.part(TypeExec).stays() {
+			in[o.zone.id] = o
+		}
+	}
+	if len(in) == 0 {
 		return nil // restored while the program listed
 	}
 	var out []Listed
 	w := &writer{pic: v.picture()}
 	for _, l := range all {
-		if !l.in() || v.names.zoneID(l.Zone) != v.names.zoneID(e.Zone) {
+		e := in[v.names.zoneID(l.Zone)]
+		if !l.in() || e == nil {
 			continue
 		}
 		id := e.takenID(TypeExec, l.ID)

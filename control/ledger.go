@@ -285,7 +285,7 @@ func (w *writer) back(p *part, t *Taken, gone bool) {
 
 // over ends a part of which nothing is left.
 func (w *writer) over(p *part) {
-	if !p.ended {
+	if !p.ended && !p.elsewhere {
 		w.end(p, p.of.partID(p.typ), p.endedBy())
 	}
 }

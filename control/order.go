@@ -60,6 +60,9 @@ func (c *Control) judge(rec Record) error {
 	if err := rec.validate(); err != nil {
 		return err
 	}
+	if (rec.Order != nil && len(rec.Order.Also) > 0) || (rec.Evacuation != nil && len(rec.Evacuation.Zones) > 0) {
+		return fmt.Errorf("control: %w: also and zones are between gslbd; give one order for each", ErrInvalid)
+	}
 	set := c.set.Load()
 	if err := set.conflict(rec); err != nil {
 		return err

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -38,6 +37,9 @@ type Order struct {
 	Expires time.Time `json:"expires,omitzero"` // zero: never
 	Target  Target    `json:"target"`
 	Action  string    `json:"action"` // up, drain or down
+
+	// Also is what else was given under the same id to gslbd that were cut off from each other; see merge. No client gives it.
+	Also []Order `json:"also,omitempty"`
 }
 
 // The types of resources that an Evacuation takes out, in the order in which they are taken.
@@ -61,6 +63,9 @@ type Evacuation struct {
 	// others PauseMS later. Empty: all at once.
 	Stages  []float64 `json:"stages,omitempty"`
 	PauseMS int64     `json:"pause_ms,omitempty"`
+
+	// Zones are more of them, that were given under the same id to other gslbd; see merge. No client gives them.
+	Zones []string `json:"zones,omitempty"`
 }
 
 // A Taken record is one line of the ledger: what an evacuation took of one resource.
@@ -84,6 +89,9 @@ type Restoration struct {
 	Reason      string    `json:"reason,omitempty"`
 	Types       []string  `json:"types"`       // all three where the request named none
 	Evacuations []string  `json:"evacuations"` // ids
+
+	// Also is what else was given under the same id to gslbd that were cut off from each other; see merge.
+	Also []Restoration `json:"also,omitempty"`
 }
 
 // A Latch holds a service of failback: manual in its backups. A gslbd makes one when it fails over.
@@ -179,14 +187,16 @@ func (r Record) validate() error {
 	var c checks
 	switch {
 	case r.Order != nil:
-		o := r.Order
-		c.uuid("id", o.ID)
-		c.created(o.Created, o.Expires)
-		c.text("author", o.Author, true)
-		c.text("reason", o.Reason, true)
-		c.err(o.Target.validate())
-		if o.Action != Up && o.Action != Drain && o.Action != Down {
-			c.add("action %q is not one of up, drain, down", o.Action)
+		for _, o := range r.Order.contents() {
+			c.uuid("id", o.ID)
+			c.created(o.Created, o.Expires)
+			c.text("author", o.Author, true)
+			c.text("reason", o.Reason, true)
+			c.err(o.Target.validate())
+			if o.Action != Up && o.Action != Drain && o.Action != Down {
+				c.add("action %q is not one of up, drain, down", o.Action)
+			}
+			c.also(r.Order.ID, o.ID, len(o.Also))
 		}
 	case r.Evacuation != nil:
 		e := r.Evacuation
@@ -194,7 +204,9 @@ func (r Record) validate() error {
 		c.created(e.Created, e.Expires)
 		c.text("author", e.Author, true)
 		c.text("reason", e.Reason, true)
-		c.text("zone", e.Zone, true)
+		for _, zone := range e.zones() {
+			c.text("zone", zone, true)
+		}
 		c.types(e.Types)
 		for i, s := range e.Stages {
 			if !(s > 0 && s <= 1) || (i > 0 && s <= e.Stages[i-1]) {
@@ -218,12 +230,14 @@ func (r Record) validate() error {
 		c.types([]string{t.Type})
 		c.created(t.Created, time.Time{})
 	case r.Restoration != nil:
-		s := r.Restoration
-		c.uuid("id", s.ID)
-		c.created(s.Created, time.Time{})
-		c.text("author", s.Author, true)
-		c.text("reason", s.Reason, false)
-		c.types(s.Types)
+		for _, s := range r.Restoration.contents() {
+			c.uuid("id", s.ID)
+			c.created(s.Created, time.Time{})
+			c.text("author", s.Author, true)
+			c.text("reason", s.Reason, false)
+			c.types(s.Types)
+			c.also(r.Restoration.ID, s.ID, len(s.Also))
+		}
 	case r.Latch != nil:
 		l := r.Latch
 		c.uuid("id", l.ID)
@@ -304,6 +318,13 @@ func (c *checks) text(field, s string, required bool) {
 	}
 }
 
+// also checks what else was given under an id.
+func (c *checks) also(id, its string, more int) {
+	if its != id || more > 0 {
+		c.add("also holds what was not given under %s", quote(id))
+	}
+}
+
 func (c *checks) types(types []string) {
 	if len(types) == 0 {
 		c.add("types is empty; there are member, agent and exec")
@@ -366,23 +387,6 @@ func decodeRecord(b []byte) (Record, error) {
 		return Record{}, err
 	}
 	return r, nil
-}
-
-// merge returns the one record that two of the same key make. It does not matter which is a and which is b, so that all
-// gslbd end with the same: the older one, and of a Failback all the latches that either names. Two that differ are a
-// tombstone given twice, or an id that a client used twice.
-func merge(a, b Record) Record {
-	if a.Failback != nil && b.Failback != nil {
-		latches := slices.Compact(slices.Sorted(slices.Values(slices.Concat(a.Failback.Latches, b.Failback.Latches))))
-		fa, fb := *a.Failback, *b.Failback
-		fa.Latches, fb.Latches = latches, latches
-		a, b = Record{Failback: &fa}, Record{Failback: &fb}
-	}
-	ta, tb := a.createdAt(), b.createdAt()
-	if tb.Before(ta) || (tb.Equal(ta) && bytes.Compare(b.encode(), a.encode()) < 0) {
-		return b
-	}
-	return a
 }
 
 func (r Record) createdAt() time.Time {

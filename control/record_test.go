@@ -2,7 +2,10 @@ package control
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +52,125 @@ func TestMerge(t *testing.T) {
 	late := Record{Tombstone: &Tombstone{ID: "x", Created: now.Add(time.Second), Author: "a"}}
 	if !same(merge(early, late), early) || !same(merge(late, early), early) {
 		t.Error("the older tombstone does not stay")
+	}
+}
+
+// What was given under one id to gslbd that are cut off from each other is all in force when they meet.
+func TestOneIDTwice(t *testing.T) {
+	now := time.Now().UTC()
+	dirs := [2]string{t.TempDir(), t.TempDir()}
+	a, b := openControl(t, dirs[0]), openControl(t, dirs[1])
+	ctx := context.Background()
+	// An order for different sites.
+	one, two := orderTo(Down, Target{Site: "seoul"}), orderTo(Drain, Target{Site: "busan"})
+	two.ID = one.ID
+	mustForce(t, a, one)
+	mustForce(t, b, two)
+	// An evacuation of which one gslbd has a type already, and another of different zones.
+	mustEvacuate(t, a, evacuationOf("use1-az1", TypeMember))
+	types := evacuationOf("use1-az1", TypeMember, TypeAgent)
+	mustEvacuate(t, a, types)
+	mustEvacuate(t, b, types)
+	zones := evacuationOf("apne2-az1", TypeAgent)
+	mustEvacuate(t, a, zones)
+	other := zones
+	other.Zone, other.Expires = "apne2-az2", now.Add(time.Hour)
+	other.Force = true
+	mustEvacuate(t, b, other)
+	for range 2 {
+		b.arrived(slices.Collect(a.set.Load().all()))
+		a.arrived(slices.Collect(b.set.Load().all()))
+	}
+	for i, c := range []*Control{a, b} {
+		if got := forced(c.opts.Store, "www.example.com"); got != "down drain evacuated" {
+			t.Errorf("%d: forced are %s", i, got)
+		}
+		if n := len(c.Orders()); n != 2 {
+			t.Errorf("%d: %d orders", i, n)
+		}
+		var got []string
+		for _, e := range c.Evacuations() {
+			got = append(got, fmt.Sprintf("%s %s %t", e.Zone, e.Types, e.Expires.IsZero()))
+		}
+		slices.Sort(got)
+		if want := "apne2-az1 [agent] true, apne2-az2 [agent] true, use1-az1 [member agent] true, use1-az1 [member] true"; strings.Join(got, ", ") != want {
+			t.Errorf("%d: %s", i, got)
+		}
+		// What was given may be given again, and nothing else under that id.
+		for _, o := range []Order{one, two} {
+			if r := mustForce(t, c, o); !r.Repeated {
+				t.Errorf("%d: %+v", i, r)
+			}
+		}
+		third := one
+		third.Action = Up
+		_, err := c.Force(ctx, third, Caller{})
+		expectError(t, err, ErrRefused, "another content")
+		third.ID, third.Also = newID(), []Order{one}
+		_, err = c.Force(ctx, third, Caller{})
+		expectError(t, err, ErrInvalid, "also")
+		for _, e := range []EvacuationRequest{types, zones} {
+			if r := mustEvacuate(t, c, e); !r.Repeated || r.ID != e.ID {
+				t.Errorf("%d: %+v", i, r)
+			}
+		}
+	}
+	// A restoration that was given to both while they knew of different evacuations.
+	mustEvacuate(t, b, evacuationOf("apne2-az1", TypeMember))
+	r := restorationOf("", "")
+	mustRestore(t, a, r)
+	mustRestore(t, b, r)
+	for range 2 {
+		b.arrived(slices.Collect(a.set.Load().all()))
+		a.arrived(slices.Collect(b.set.Load().all()))
+	}
+	if _, err := a.Clear(ctx, tombstone(one.ID), Caller{}); err != nil {
+		t.Error(err)
+	}
+	for i, c := range []*Control{a, b} {
+		if got := mustRestore(t, c, r); !got.Repeated {
+			t.Errorf("%d: %+v", i, got)
+		}
+		c.step(ctx, c.now())
+		c.step(ctx, c.now()) // members after agents
+		if n := len(c.Evacuations()); n > 0 {
+			t.Errorf("%d: %d evacuations are left", i, n)
+		}
+	}
+	if got := forced(a.opts.Store, "www.example.com"); got != "- - -" {
+		t.Error(got)
+	}
+	for i, c := range []*Control{a, b} {
+		want := c.set.Load()
+		_ = c.Close()
+		got := openControl(t, dirs[i]).set.Load()
+		for rec := range want.all() {
+			if kept, ok := got.record(rec.kind()); !ok || !same(kept, rec) {
+				t.Errorf("after a restart of %d %s is %s", i, rec.encode(), kept.encode())
+			}
+		}
+	}
+}
+
+// Stages that differ move everybody away at once, and those of an evacuation without members say nothing.
+func TestMergeStages(t *testing.T) {
+	e := func(stages []float64, pause int64, types ...string) Record {
+		return Record{Evacuation: &Evacuation{ID: "x", Zone: "z", Types: types, Stages: stages, PauseMS: pause}}
+	}
+	staged, faster := e([]float64{.5, 1}, 60000, TypeMember), e([]float64{.5, 1}, 30000, TypeMember)
+	for _, k := range []struct {
+		a, b, want Record
+	}{
+		{staged, faster, e(nil, 0, TypeMember)},
+		{staged, e(nil, 0, TypeMember), e(nil, 0, TypeMember)},
+		{staged, e(nil, 0, TypeExec), e([]float64{.5, 1}, 60000, TypeMember, TypeExec)},
+		{staged, e([]float64{.5, 1}, 60000, TypeAgent, TypeMember), e([]float64{.5, 1}, 60000, TypeMember, TypeAgent)},
+	} {
+		for _, m := range []Record{merge(k.a, k.b), merge(k.b, k.a), merge(merge(k.b, k.a), k.a)} {
+			if !same(m, k.want) {
+				t.Errorf("%s and %s are %s", k.a.encode(), k.b.encode(), m.encode())
+			}
+		}
 	}
 }
 

@@ -41,7 +41,11 @@ func (c *Control) restore(ctx context.Context, r RestorationRequest) (Receipt, e
 	receipt := Receipt{ID: r.ID, Node: c.opts.Node, Warnings: []string{}}
 	var marks map[string]string
 	if known := v.restorations[r.ID]; known != nil {
-		rec.Evacuations = known.Evacuations
+		for _, r := range known.contents() {
+			if slices.Equal(union(r.Types, nil), union(rec.Types, nil)) {
+				rec.Evacuations = r.Evacuations
+			}
+		}
 		if err := c.judge(Record{Restoration: &rec}); err != nil {
 			return Receipt{}, err
 		}
@@ -64,6 +68,7 @@ func (c *Control) restore(ctx context.Context, r RestorationRequest) (Receipt, e
 				}
 			}
 		}
+		slices.Sort(rec.Evacuations)
 		receipt.Warnings = append(receipt.Warnings, stillOut(parts)...)
 		if slices.Contains(rec.Types, TypeExec) {
 			marks = map[string]string{restoreMark + rec.ID: markAsked}

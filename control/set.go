@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"iter"
 	"maps"
 	"slices"
@@ -167,7 +168,7 @@ func (s *set) all() iter.Seq[Record] {
 // ended returns the tombstone of the id, or nil.
 func (s *set) ended(id string) *Tombstone { return s.tombstones[id] }
 
-// inForce reports whether the order is in force at now.
+// inForce reports whether one of the contents of an order is in force at now.
 func (s *set) inForce(o *Order, now time.Time) bool {
 	return s.ended(o.ID) == nil && (o.Expires.IsZero() || now.Before(o.Expires))
 }
@@ -175,16 +176,15 @@ func (s *set) inForce(o *Order, now time.Time) bool {
 // ordersInForce returns the orders in force at now, the oldest first.
 func (s *set) ordersInForce(now time.Time) []*Order {
 	var in []*Order
-	for _, o := range s.orders {
-		if s.inForce(o, now) {
-			in = append(in, o)
+	for _, all := range s.orders {
+		for _, o := range all.contents() {
+			if s.inForce(o, now) {
+				in = append(in, o)
+			}
 		}
 	}
-	slices.SortFunc(in, func(a, b *Order) int {
-		if c := a.Created.Compare(b.Created); c != 0 {
-			return c
-		}
-		return strings.Compare(a.ID, b.ID)
+	slices.SortStableFunc(in, func(a, b *Order) int {
+		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.ID, b.ID))
 	})
 	return in
 }
@@ -226,10 +226,12 @@ func (s *set) purgeable(now time.Time) []Record {
 	}
 	for id, o := range s.orders {
 		at := ended(id)
-		if at.IsZero() {
-			at = o.Expires
+		for _, one := range o.contents() {
+			if ended(id).IsZero() {
+				at = one.Expires
+			}
+			keep("order", id, at)
 		}
-		keep("order", id, at)
 	}
 	for id, e := range s.evacuations {
 		for _, typ := range e.Types {
@@ -243,11 +245,13 @@ func (s *set) purgeable(now time.Time) []Record {
 		keep("tombstone", id, t.Created)
 	}
 	for id, r := range s.restorations {
-		at := r.Created
-		if slices.ContainsFunc(r.Evacuations, func(e string) bool { return s.evacuations[e] != nil }) {
-			at = time.Time{}
+		for _, one := range r.contents() {
+			at := one.Created
+			if slices.ContainsFunc(one.Evacuations, func(e string) bool { return s.evacuations[e] != nil }) {
+				at = time.Time{}
+			}
+			keep("restoration", id, at)
 		}
-		keep("restoration", id, at)
 	}
 	ends := s.latchEnds()
 	newest := s.latchesInForce()

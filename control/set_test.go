@@ -13,13 +13,27 @@ import (
 	"gslbd/state"
 )
 
-// randomRecords returns records of all kinds around now, among them orders that expire, tombstones of what is and is not
-// there, failbacks that name latches, and ids used twice with different content.
+// randomRecords returns records of all kinds around now, among them orders and evacuations that expire, tombstones of what
+// is and is not there, failbacks that name latches, restorations, and ids used twice with different content.
 func randomRecords(rnd *rand.Rand, now time.Time) []Record {
 	at := func() time.Time { return now.Add(time.Duration(rnd.IntN(7200)-3600) * time.Second).UTC() }
 	pick := func(all ...string) string { return all[rnd.IntN(len(all))] }
 	var recs []Record
-	var ids, latches []string
+	var ids, latches, evacuations []string
+	some := func(all ...string) []string {
+		rnd.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		return all[:1+rnd.IntN(len(all))]
+	}
+	// again is an id of the same kind that was used before, or a new one.
+	again := func(of []string) string {
+		if len(of) > 0 && rnd.IntN(3) == 0 {
+			return pick(of...)
+		}
+		u := uuid.Must(uuid.NewV7FromReader(randomBytes{rnd})).String()
+		ids = append(ids, u)
+		return u
+	}
+	var orders, restorations []string
 	id := func() string {
 		if len(ids) > 0 && rnd.IntN(10) == 0 {
 			return pick(ids...)
@@ -28,10 +42,15 @@ func randomRecords(rnd *rand.Rand, now time.Time) []Record {
 		ids = append(ids, u)
 		return u
 	}
-	for range 40 {
-		switch rnd.IntN(6) {
+	for range 60 {
+		switch rnd.IntN(10) {
 		case 0, 1, 2:
-			o := &Order{ID: id(), Created: at(), Author: pick("kim", "lee"), Reason: pick("a", "b"), Action: pick(Up, Drain, Down)}
+			one := id()
+			if rnd.IntN(3) == 0 {
+				one = again(orders)
+			}
+			orders = append(orders, one)
+			o := &Order{ID: one, Created: at(), Author: pick("kim", "lee"), Reason: pick("a", "b"), Action: pick(Up, Drain, Down)}
 			o.Target = []Target{
 				{Service: pick("*", "www.example.com", "shop.*", "api.example.com")},
 				{Member: pick("seoul", "*/busan", "www.example.com/v*")},
@@ -60,6 +79,36 @@ func randomRecords(rnd *rand.Rand, now time.Time) []Record {
 				}
 			}
 			recs = append(recs, Record{Failback: f})
+		case 6, 7:
+			e := &Evacuation{
+				ID: again(evacuations), Created: at(), Author: pick("kim", "lee"), Reason: pick("a", "b"),
+				Zone: pick("ap-northeast-2a", "apne2-az1", "apne2-az2", "use1-az1"), Types: some(types[:]...),
+			}
+			if rnd.IntN(2) == 0 {
+				e.Expires = e.Created.Add(time.Duration(1+rnd.IntN(5000)) * time.Second)
+			}
+			if rnd.IntN(2) == 0 && slices.Contains(e.Types, TypeMember) {
+				e.Stages, e.PauseMS = []float64{.25, 1}, 60_000*int64(1+rnd.IntN(2))
+			}
+			evacuations = append(evacuations, e.ID)
+			recs = append(recs, Record{Evacuation: e})
+		case 8:
+			if len(evacuations) > 0 {
+				r := &Restoration{ID: again(restorations), Created: at(), Author: pick("kim", "lee"), Types: some(types[:]...), Evacuations: some(slices.Clone(evacuations)...)}
+				restorations = append(restorations, r.ID)
+				recs = append(recs, Record{Restoration: r})
+			}
+		case 9:
+			if len(evacuations) == 0 {
+				continue
+			}
+			e, typ := pick(evacuations...), pick(types[:]...)
+			line := &Taken{Evacuation: e, Type: typ, Zone: pick("apne2-az1", "use1-az1"), Resource: pick("seoul/web", "www.example.com/seoul"), Removed: []string{pick("s1", "s2")}, Created: at(), Author: "kim"}
+			line.ID = e + "/" + typ + "/" + line.Resource
+			recs = append(recs, Record{Taken: line})
+			if rnd.IntN(2) == 0 {
+				recs = append(recs, Record{Tombstone: &Tombstone{ID: pick(line.ID, e+"/"+typ), Created: at(), Author: pick("kim", "lee")}})
+			}
 		}
 	}
 	return recs
@@ -84,6 +133,16 @@ func outcome(s *set, snap *state.Snapshot, now time.Time) string {
 		for _, m := range svc.Members {
 			f := orders.Force(svc.Name, m.Name, m.Site.Name, m.Site.Zone)
 			fmt.Fprintf(&b, "%s/%s %s %s %s %v\n", svc.Name, m.Name, f.Forced, f.Why, f.Since.UTC(), f.Stages)
+		}
+	}
+	for _, site := range snap.Sites {
+		fmt.Fprintf(&b, "%s %+v\n", site.Name, orders.Site(site.Name, site.Zone))
+	}
+	for _, e := range v.picture().all {
+		for _, p := range e.parts {
+			if p.open() {
+				fmt.Fprintf(&b, "%s %s %s: %t %t %d lines by %d\n", e.ID, e.Zone, p.typ, p.stays(), p.free, len(p.lines), len(p.by))
+			}
 		}
 	}
 	return b.String()
@@ -127,6 +186,14 @@ func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
 			a.add(r)
 		}
 		sets = append(sets, a, b)
+		for r := range a.all() {
+			if again, err := decodeRecord(r.encode()); err != nil || !same(again, r) {
+				t.Fatalf("round %d, seed %d: it cannot be read again: %v\n%s", round, seed, err, r.encode())
+			}
+			if other, ok := b.record(r.kind()); !ok || !same(other, r) {
+				t.Fatalf("round %d, seed %d: the sets differ:\n%s\nand\n%s", round, seed, r.encode(), other.encode())
+			}
+		}
 		for range 6 {
 			at := now.Add(time.Duration(rnd.IntN(9000)-4000) * time.Second)
 			want := outcome(sets[0], snap, at)
@@ -167,13 +234,13 @@ func TestPurge(t *testing.T) {
 			}
 		}
 		for r := range purged.all() {
-			if _, id := r.kind(); full.latches[id] != nil || full.failbacks[id] != nil { // an id that was used twice
+			if _, id := r.kind(); full.latches[id] != nil || full.failbacks[id] != nil || full.evacuations[id] != nil || full.restorations[id] != nil { // an id that was used twice
 				continue
 			}
 			switch end := now.Add(32 * 24 * time.Hour); {
 			case r.Tombstone != nil && full.orders[r.Tombstone.ID] != nil:
 				t.Fatalf("seed %d: %s is kept for ever", seed, r.key())
-			case r.Order != nil && !full.inForce(r.Order, end):
+			case r.Order != nil && !slices.ContainsFunc(r.Order.contents(), func(o *Order) bool { return full.inForce(o, end) }):
 				t.Fatalf("seed %d: %s is kept for ever", seed, r.key())
 			}
 		}
