@@ -454,7 +454,7 @@ func (c *Control) apply(now time.Time) {
 	v := c.view(now)
 	c.opts.Store.SetOrders(v.orders())
 	c.appliedAt = now
-	c.next = c.nextChange(now)
+	c.next = v.nextChange()
 	for _, o := range v.ordersInForce(now) {
 		if !o.Expires.IsZero() && (c.next.IsZero() || o.Expires.Before(c.next)) {
 			c.next = o.Expires

@@ -509,8 +509,5 @@ func (v *view) nextChange() time.Time {
 	return next
 }
 
-// nextChange returns when time alone changes what evacuations order, looked at from now; zero: never.
-func (c *Control) nextChange(now time.Time) time.Time { return c.view(now).nextChange() }
-
 // percent writes a share for people.
 func percent(share float64) string { return fmt.Sprintf("%g %%", math.Round(share*1000)/10) }

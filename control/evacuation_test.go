@@ -1171,7 +1171,7 @@ func TestNextChange(t *testing.T) {
 		staged.Stages, staged.PauseMS = []float64{.5, 1}, 80_000
 		mustEvacuate(t, c, staged)
 		var got []string
-		for next := c.nextChange(c.now()); !next.IsZero() && len(got) < 9; next = c.nextChange(c.now()) {
+		for next := c.view(c.now()).nextChange(); !next.IsZero() && len(got) < 9; next = c.view(c.now()).nextChange() {
 			got = append(got, next.Sub(begin).String())
 			time.Sleep(time.Until(next))
 		}

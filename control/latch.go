@@ -132,17 +132,16 @@ func (c *Control) failback(ctx context.Context, f Failback) (Receipt, error) {
 		rec.Failback = known
 	} else {
 		v := c.view(c.now())
-		target := Target{Service: f.Service}.matcher()
 		var svc *state.Service
 		if v.snap != nil {
-			svc = v.snap.ServiceByName(target.pattern)
+			svc = v.snap.ServiceByName(canonical(f.Service))
 		}
 		if svc == nil {
-			there := "none"
+			known := "none"
 			if v.snap != nil {
-				there = listed(target.there(v.snap))
+				known = listed(there("service", v.snap))
 			}
-			return Receipt{}, fmt.Errorf("control: %w: no service %s; there are %s", ErrNotFound, quote(f.Service), there)
+			return Receipt{}, fmt.Errorf("control: %w: no service %s; there are %s", ErrNotFound, quote(f.Service), known)
 		}
 		// Those that are not older than the failback are named, since a clock may be ahead of the operator's.
 		f.Service, f.Latches = svc.Name, nil

@@ -38,9 +38,9 @@ func (c *Control) force(ctx context.Context, o Order) (Receipt, error) {
 			return Receipt{}, fmt.Errorf("control: %w: the order expired at %s, which is past", ErrRefused, clock(o.Expires))
 		}
 		v := c.view(now)
-		m := o.Target.matcher()
-		if v.snap != nil && v.matched(&m) == 0 {
-			return Receipt{}, fmt.Errorf("control: %w: no %s %s; there are %s", ErrNotFound, m.what, quote(m.pattern), listed(m.there(v.snap)))
+		if v.snap != nil && v.matched([]*Order{&o})[0] == 0 {
+			what, pattern := o.Target.normal()
+			return Receipt{}, fmt.Errorf("control: %w: no %s %s; there are %s", ErrNotFound, what, quote(pattern), listed(there(what, v.snap)))
 		}
 	}
 	shared, repeated, err := c.accept(ctx, rec)
@@ -142,9 +142,8 @@ func (c *Control) Orders() []OrderState {
 	v := c.view(c.now())
 	in := v.ordersInForce(v.now)
 	all := make([]OrderState, 0, len(in))
-	for _, o := range in {
-		m := o.Target.matcher()
-		all = append(all, OrderState{Order: *o, Shared: c.sharedAs(Record{Order: o}), Members: v.matched(&m)})
+	for i, members := range v.matched(in) {
+		all = append(all, OrderState{Order: *in[i], Shared: c.sharedAs(Record{Order: in[i]}), Members: members})
 	}
 	return all
 }
@@ -160,30 +159,41 @@ func (c *Control) sharedAs(r Record) string {
 	return onlyHere
 }
 
-// matched returns how many members the target is for now.
-func (v *view) matched(m *matcher) int {
-	n := 0
-	if v.snap == nil {
-		return 0
+// index returns the index of the orders' targets.
+func (v *view) index(orders []*Order) *index {
+	targets := make([]Target, len(orders))
+	for i, o := range orders {
+		targets[i] = o.Target
 	}
+	return newIndex(targets, v.names, v.snap)
+}
+
+// matched returns how many members each of the orders is for now.
+func (v *view) matched(orders []*Order) []int {
+	count := make([]int, len(orders))
+	if v.snap == nil {
+		return count
+	}
+	x := v.index(orders)
 	for _, svc := range v.snap.Services {
 		for _, mb := range svc.Members {
-			if m.matches(v.names, svc.Name, mb.Name, mb.Site.Name, mb.Site.Zone) {
-				n++
+			in, _ := x.matching(svc.Name, mb.Name, mb.Site.Name, mb.Site.Zone).first(len(orders))
+			for _, i := range in {
+				count[i]++
 			}
 		}
 	}
-	return n
+	return count
 }
 
 // emptied warns of the services that the order leaves without a member that is up.
 func (v *view) emptied(o *Order) []string {
-	m := o.Target.matcher()
+	x := v.index([]*Order{o})
 	var all []string
 	for _, svc := range v.snap.Services {
 		hit, left := false, false
 		for _, mb := range svc.Members {
-			hit = hit || m.matches(v.names, svc.Name, mb.Name, mb.Site.Name, mb.Site.Zone)
+			hit = hit || x.matching(svc.Name, mb.Name, mb.Site.Name, mb.Site.Zone) != nil
 			left = left || (mb.AnyUp() && mb.Forced < state.ForcedDrain)
 		}
 		if hit && !left {
@@ -198,44 +208,50 @@ func (v *view) emptied(o *Order) []string {
 
 // orders returns what the view puts in force, for the Store. The functions keep the view.
 func (v *view) orders() state.Orders {
-	type ready struct {
-		*Order
-		matcher
-		forced state.Forced
-	}
 	in := v.ordersInForce(v.now)
-	orders := make([]ready, len(in))
-	for i, o := range in {
-		orders[i] = ready{o, o.Target.matcher(), map[string]state.Forced{Up: state.ForcedUp, Drain: state.ForcedDrain, Down: state.ForcedDown}[o.Action]}
-	}
 	// The most restrictive first, and of those the newest: the first that matches is in force, the others are told of.
-	slices.SortStableFunc(orders, func(a, b ready) int {
-		return cmp.Or(-cmp.Compare(a.forced, b.forced), -a.Created.Compare(b.Created), -strings.Compare(a.ID, b.ID))
+	slices.SortStableFunc(in, func(a, b *Order) int {
+		return cmp.Or(-cmp.Compare(a.forced(), b.forced()), -a.Created.Compare(b.Created), -strings.Compare(a.ID, b.ID))
 	})
+	x := v.index(in)
+	why, also := make([]string, len(in)), make([]string, len(in))
+	for i, o := range in {
+		why[i], also[i] = o.why(), o.Action+" "+short(o.ID)
+	}
+	v.picture() // all that is much work is done before the Store asks
 	latches := v.latchesInForce()
 	return state.Orders{
 		Force: func(service, member, site, zone string) state.Force {
 			f := v.evacuationForce(service, member, site, zone)
-			var also []string
-			for i := range orders {
-				o := &orders[i]
-				if !o.matches(v.names, service, member, site, zone) {
-					continue
-				}
-				if o.forced > f.Forced {
-					f.Forced, f.Why, f.Since = o.forced, o.why(), o.Created
-				} else {
-					also = append(also, o.Action+" "+short(o.ID))
-				}
+			some, all := x.matching(service, member, site, zone).first(maxNamed + 1)
+			if all > 0 && in[some[0]].forced() > f.Forced {
+				i := some[0]
+				f.Forced, f.Why, f.Since = in[i].forced(), why[i], in[i].Created
+				some, all = some[1:], all-1
 			}
-			if len(also) > 0 {
-				f.Why += "; also ordered: " + listed(also)
+			if all > 0 {
+				var others []string
+				for _, i := range some[:min(all, maxNamed)] {
+					others = append(others, also[i])
+				}
+				f.Why += "; also ordered: " + cut(others, all)
 			}
 			return f
 		},
 		Latch: func(service string) state.Latch { return latches[service] },
 		Site:  v.siteOrders,
 	}
+}
+
+// forced is what the order forces members to.
+func (o *Order) forced() state.Forced {
+	switch o.Action {
+	case Down:
+		return state.ForcedDown
+	case Drain:
+		return state.ForcedDrain
+	}
+	return state.ForcedUp
 }
 
 // why tells people who ordered it and for what reason.

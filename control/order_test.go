@@ -49,8 +49,6 @@ func TestTargets(t *testing.T) {
 }
 
 func TestRefusedOrders(t *testing.T) {
-	now := time.Now()
-	good := orderTo(Down, Target{Site: "seoul"})
 	for _, tt := range []struct {
 		name   string
 		change func(*Order)
@@ -70,25 +68,26 @@ func TestRefusedOrders(t *testing.T) {
 		{"bad glob", func(o *Order) { o.Target.Site = "seoul[" }, ErrInvalid, []string{"pattern"}},
 		{"action", func(o *Order) { o.Action = "off" }, ErrInvalid, []string{`"off" is not one of up, drain, down`}},
 		{"expires first", func(o *Order) { o.Expires = o.Created.Add(-time.Second) }, ErrInvalid, []string{"not after created"}},
-		{"expired", func(o *Order) { o.Created, o.Expires = now.Add(-20*time.Second), now.Add(-10*time.Second) }, ErrRefused, []string{"past"}},
+		{"expired", func(o *Order) { o.Created, o.Expires = o.Created.Add(-20*time.Second), o.Created.Add(-10*time.Second) }, ErrRefused, []string{"past"}},
 		{"year", func(o *Order) { o.Expires = time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC) }, ErrInvalid, []string{"12000"}},
-		{"old", func(o *Order) { o.Created = now.Add(-5 * time.Minute) }, ErrRefused, []string{"5m0s behind the clock of gslb1", "30s"}},
-		{"future", func(o *Order) { o.Created = now.Add(time.Hour) }, ErrRefused, []string{"ahead of"}},
+		{"old", func(o *Order) { o.Created = o.Created.Add(-5 * time.Minute) }, ErrRefused, []string{"5m0s behind the clock of gslb1", "30s"}},
+		{"future", func(o *Order) { o.Created = o.Created.Add(time.Hour) }, ErrRefused, []string{"ahead of"}},
 		{"unknown site", func(o *Order) { o.Target.Site = "tokyo" }, ErrNotFound, []string{`no site "tokyo"`, "busan, seoul, virginia"}},
 		{"unknown zone", func(o *Order) { o.Target = Target{Zone: "x"} }, ErrNotFound, []string{"apne2-az1, apne2-az2, use1-az1"}},
 		{"unknown member", func(o *Order) { o.Target = Target{Member: "x"} }, ErrNotFound, []string{"api.example.com/seoul"}},
 		{"unknown service", func(o *Order) { o.Target = Target{Service: "x"} }, ErrNotFound, []string{"shop.example.com, www.example.com"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := openControl(t, t.TempDir())
-			o := good
-			o.Created = now.UTC()
-			tt.change(&o)
-			_, err := c.Force(context.Background(), o, Caller{})
-			expectError(t, err, tt.kind, tt.says...)
-			if len(c.Orders()) != 0 || forced(c.opts.Store, "www.example.com") != "- - -" {
-				t.Error("a refused order is in force")
-			}
+			synctest.Test(t, func(t *testing.T) {
+				c := openControl(t, t.TempDir())
+				o := orderTo(Down, Target{Site: "seoul"})
+				tt.change(&o)
+				_, err := c.Force(context.Background(), o, Caller{})
+				expectError(t, err, tt.kind, tt.says...)
+				if len(c.Orders()) != 0 || forced(c.opts.Store, "www.example.com") != "- - -" {
+					t.Error("a refused order is in force")
+				}
+			})
 		})
 	}
 }

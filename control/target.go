@@ -79,67 +79,34 @@ func (n *names) zoneID(name string) string {
 	return name
 }
 
-// A matcher is a Target made ready.
-type matcher struct {
-	what    string
-	pattern string
-	glob    bool // the pattern has a character that path.Match gives a meaning
-	slash   bool // of a member: SERVICE/MEMBER
+// zoneNames returns all that a zone goes by beside the name that a site gives it.
+func (n *names) zoneNames(zone string) []string {
+	id := n.zoneID(zone)
+	return append(slices.Clip(n.zones[id]), id)
 }
 
-func (t Target) matcher() matcher {
-	what, pattern := t.only()
-	m := matcher{what: what, pattern: pattern}
-	switch {
-	case what == "service":
-		m.pattern = strings.TrimSuffix(strings.ToLower(pattern), ".")
-	case what == "member":
-		var service, member string
-		if service, member, m.slash = strings.Cut(pattern, "/"); m.slash {
-			m.pattern = strings.TrimSuffix(strings.ToLower(service), ".") + "/" + member
-		}
-	}
-	m.glob = strings.ContainsAny(m.pattern, `*?[\`)
-	return m
-}
-
-// is reports whether the pattern names exactly or matches name.
-func (m *matcher) is(name string) bool {
-	if name == m.pattern {
-		return true
-	}
-	if !m.glob {
-		return false
-	}
-	ok, err := path.Match(m.pattern, name)
-	return ok && err == nil
-}
-
-// matches reports whether the target is for the member.
-func (m *matcher) matches(n *names, service, member, site, zone string) bool {
-	switch m.what {
+// normal returns the one field that is set, and its pattern as things go by.
+func (t Target) normal() (what, pattern string) {
+	what, pattern = t.only()
+	switch what {
 	case "service":
-		return m.is(service) || slices.ContainsFunc(n.aliases[service], m.is)
+		pattern = canonical(pattern)
 	case "member":
-		if !m.slash {
-			return m.is(member)
+		if service, member, ok := strings.Cut(pattern, "/"); ok {
+			pattern = canonical(service) + "/" + member
 		}
-		return m.is(service+"/"+member) ||
-			slices.ContainsFunc(n.aliases[service], func(a string) bool { return m.is(a + "/" + member) })
-	case "site":
-		return m.is(site)
-	case "zone":
-		id := n.zoneID(zone)
-		return m.is(zone) || m.is(id) || slices.ContainsFunc(n.zones[id], m.is)
 	}
-	return false
+	return what, pattern
 }
+
+// canonical is how a service is called, however it was written.
+func canonical(name string) string { return strings.TrimSuffix(strings.ToLower(name), ".") }
 
 // there lists what a target of this kind could name, for whoever named something else.
-func (m *matcher) there(snap *state.Snapshot) []string {
+func there(what string, snap *state.Snapshot) []string {
 	var all []string
 	for _, svc := range snap.Services {
-		switch m.what {
+		switch what {
 		case "service":
 			all = append(all, svc.Name)
 			all = append(all, svc.Aliases...)
@@ -150,7 +117,7 @@ func (m *matcher) there(snap *state.Snapshot) []string {
 		}
 	}
 	for _, site := range snap.Sites {
-		switch m.what {
+		switch what {
 		case "site":
 			all = append(all, site.Name)
 		case "zone":
@@ -161,14 +128,19 @@ func (m *matcher) there(snap *state.Snapshot) []string {
 	return slices.DeleteFunc(slices.Compact(all), func(s string) bool { return s == "" })
 }
 
-// listed writes at most ten of all, "and N more".
-func listed(all []string) string {
-	if len(all) == 0 {
+// maxNamed is how many of many names are written.
+const maxNamed = 10
+
+// listed writes at most maxNamed of all, "and N more".
+func listed(all []string) string { return cut(all[:min(len(all), maxNamed)], len(all)) }
+
+// cut writes some of so many.
+func cut(some []string, all int) string {
+	if all == 0 {
 		return "none"
 	}
-	shown := all[:min(len(all), 10)]
-	text := strings.Join(shown, ", ")
-	if n := len(all) - len(shown); n > 0 {
+	text := strings.Join(some, ", ")
+	if n := all - len(some); n > 0 {
 		text += fmt.Sprintf(" and %d more", n)
 	}
 	return text
