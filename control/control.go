@@ -164,7 +164,7 @@ func (c *Control) Run(ctx context.Context) error {
 		if next := c.applyDue(now); !next.IsZero() {
 			due = time.After(next.Sub(now))
 		}
-		c.latch(ctx, now)
+		c.latch(now)
 		c.step(ctx, now)
 		if now.Sub(retried) >= retryEvery {
 			retried = now
@@ -238,7 +238,8 @@ func (c *Control) kick() {
 }
 
 // accept keeps the records, all of them or none, puts them in force and shares them; on a record that is known already
-// it does the rest. shared is as in Receipt; repeated says that all of them were known.
+// it does the rest. shared is as in Receipt and tells of the first, which the others follow from; repeated says that all
+// of them were known.
 func (c *Control) accept(ctx context.Context, recs ...Record) (shared string, repeated bool, err error) {
 	return c.acceptMarked(ctx, nil, recs...)
 }
@@ -261,7 +262,8 @@ func (c *Control) acceptMarked(ctx context.Context, marks map[string]string, rec
 	if c.etcd == nil {
 		return notShared, len(fresh) == 0, nil
 	}
-	if c.etcd.share(ctx, fresh, recs) {
+	c.etcd.offer(fresh)
+	if len(recs) == 0 || c.etcd.share(ctx, recs[0]) {
 		return byEtcd, len(fresh) == 0, nil
 	}
 	return onlyHere, len(fresh) == 0, nil
@@ -338,6 +340,14 @@ func (c *Control) arrived(recs []Record) {
 	for _, r := range c.hold(recs) {
 		kind, id := r.kind()
 		c.log.Info("record arrived by etcd", zap.String("kind", kind), zap.String("id", id))
+	}
+}
+
+// ours adds records that this gslbd makes by itself, and shares them. It waits for nothing but the disk.
+func (c *Control) ours(recs []Record) {
+	fresh := c.hold(recs)
+	if c.etcd != nil {
+		c.etcd.offer(fresh)
 	}
 }
 

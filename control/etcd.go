@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,7 +27,7 @@ const (
 	backoffMin     = 200 * time.Millisecond
 	backoffMax     = 3 * time.Second
 	// A transaction of etcd takes 128 operations and 1.5 MB.
-	batchRecords = 64
+	batchRecords = 100
 	batchBytes   = maxRecord
 )
 
@@ -41,7 +43,7 @@ type sharer struct {
 	// mu protects what follows.
 	mu      sync.Mutex
 	pending map[string]Record // that etcd is not known to have, by key
-	failed  bool              // the last order could not be delivered at once
+	failed  error             // why the last order could not be delivered at once; nil: it was
 	warned  map[string]int64  // keys of etcd that cannot be read, at which revision that was logged
 	closed  bool
 	flying  sync.WaitGroup // deliveries under way; only added to while not closed
@@ -51,6 +53,8 @@ type sharer struct {
 type endpoint struct {
 	name   string
 	client *clientv3.Client // nil: it could not be made
+	wake   chan struct{}    // capacity 1; never closed: something is to be delivered
+	link   link
 
 	// Guarded by sharer.mu.
 	well bool
@@ -69,9 +73,11 @@ func newSharer(c *Control, o EtcdOptions) *sharer {
 	// The client's own messages are for whoever debugs it.
 	quiet := c.log.Named("etcd").WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core { return demoted{core} }))
 	for _, name := range o.Endpoints {
-		client, err := clientv3.New(clientv3.Config{
-			Endpoints: []string{name}, TLS: o.TLS, Logger: quiet, MaxUnaryRetries: 1,
+		ep := &endpoint{name: name, wake: make(chan struct{}, 1)}
+		ep.client, ep.err = clientv3.New(clientv3.Config{
+			Endpoints: []string{name}, Logger: quiet, MaxUnaryRetries: 1,
 			DialOptions: []grpc.DialOption{
+				grpc.WithTransportCredentials(ep.link.credentials(o.TLS)),
 				grpc.WithConnectParams(grpc.ConnectParams{
 					Backoff:           backoff.Config{BaseDelay: backoffMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: backoffMax},
 					MinConnectTimeout: callFor,
@@ -79,7 +85,7 @@ func newSharer(c *Control, o EtcdOptions) *sharer {
 				grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: callFor}),
 			},
 		})
-		s.endpoints = append(s.endpoints, &endpoint{name: name, client: client, err: err})
+		s.endpoints = append(s.endpoints, ep)
 	}
 	return s
 }
@@ -115,7 +121,7 @@ func (s *sharer) follow(ctx context.Context, ep *endpoint) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.note(ep, err)
+		s.note(ep, ep.link.explain(err))
 		if compared {
 			wait = backoffMin
 		}
@@ -162,31 +168,51 @@ func (s *sharer) watch(ctx context.Context, ep *endpoint) (compared bool, err er
 		select {
 		case <-ctx.Done():
 			return true, ctx.Err()
+		case <-ep.wake:
+			if err := s.deliver(ctx, ep, s.undelivered()); err != nil {
+				return true, err
+			}
 		case <-ticker.C:
-			if s.waiting() == 0 && time.Since(last) < compareEvery {
+			if time.Since(last) < compareEvery {
+				err = s.deliver(ctx, ep, s.undelivered())
+			} else {
+				_, err = s.compare(ctx, ep)
+				last = time.Now()
+			}
+			if err != nil {
+				return true, err
+			}
+		case w, ok := <-events:
+			recs, err := s.take(events, w, ok)
+			s.seen(recs)
+			if err != nil {
+				return true, err
+			}
+		}
+	}
+}
+
+// take returns the records of w and of all that has arrived behind it, to be dealt with as one.
+func (s *sharer) take(events clientv3.WatchChan, w clientv3.WatchResponse, ok bool) (recs []Record, err error) {
+	for {
+		if !ok {
+			return recs, errors.New("the watch ended")
+		}
+		if err := w.Err(); err != nil {
+			return recs, err
+		}
+		for _, ev := range w.Events {
+			if ev.Type != clientv3.EventTypePut { // what is deleted has ended long ago, or comes back at the next comparison
 				continue
 			}
-			if _, err := s.compare(ctx, ep); err != nil {
-				return true, err
+			if r, ok := s.decode(string(ev.Kv.Key), ev.Kv.Value, ev.Kv.ModRevision); ok {
+				recs = append(recs, r)
 			}
-			last = time.Now()
-		case w, ok := <-events:
-			if !ok {
-				return true, errors.New("the watch ended")
-			}
-			if err := w.Err(); err != nil {
-				return true, err
-			}
-			var recs []Record
-			for _, ev := range w.Events {
-				if ev.Type != clientv3.EventTypePut { // what is deleted has ended long ago, or comes back at the next comparison
-					continue
-				}
-				if r, ok := s.decode(string(ev.Kv.Key), ev.Kv.Value, ev.Kv.ModRevision); ok {
-					recs = append(recs, r)
-				}
-			}
-			s.seen(recs)
+		}
+		select {
+		case w, ok = <-events:
+		default:
+			return recs, nil
 		}
 	}
 }
@@ -300,38 +326,66 @@ func (s *sharer) commit(ctx context.Context, ep *endpoint, conditions []clientv3
 	return err
 }
 
-// deliver puts records into etcd where it lacks them.
+// deliver puts those of the records that are pending into etcd where it lacks them, many in one transaction.
 func (s *sharer) deliver(ctx context.Context, ep *endpoint, recs []Record) error {
 	for len(recs) > 0 {
-		var conditions []clientv3.Cmp
-		var puts []clientv3.Op
-		n, size := 0, 0
-		for n < len(recs) && n < batchRecords {
-			b := recs[n].encode()
-			if size += len(b); n > 0 && size > batchBytes {
+		var batch []Record
+		var ops []clientv3.Op
+		size := 0
+		for len(recs) > 0 && len(batch) < batchRecords {
+			r, pending := s.awaited(recs[0])
+			if !pending {
+				recs = recs[1:]
+				continue
+			}
+			b := string(r.encode())
+			if size += len(b); len(batch) > 0 && size > batchBytes {
 				break
 			}
-			key := s.prefix + recs[n].key()
-			conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(key), "=", 0))
-			puts = append(puts, clientv3.OpPut(key, string(b)))
-			n++
+			key := s.prefix + r.key()
+			absent := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)}
+			ops = append(ops, clientv3.OpTxn(absent, []clientv3.Op{clientv3.OpPut(key, b)}, []clientv3.Op{clientv3.OpGet(key)}))
+			batch, recs = append(batch, r), recs[1:]
+		}
+		if len(batch) == 0 {
+			return nil
 		}
 		var resp *clientv3.TxnResponse
-		if err := s.commit(ctx, ep, conditions, puts, nil, &resp); err != nil {
+		if err := s.commit(ctx, ep, nil, ops, nil, &resp); err != nil {
 			return err
 		}
-		if resp.Succeeded {
-			s.delivered(recs[:n])
-		} else {
-			for _, r := range recs[:n] {
+		var put, there []Record
+		for i, r := range batch {
+			one := resp.Responses[i].GetResponseTxn()
+			if one.Succeeded {
+				put = append(put, r)
+				continue
+			}
+			for _, kv := range one.Responses[0].GetResponseRange().Kvs {
+				if r, ok := s.decode(string(kv.Key), kv.Value, kv.ModRevision); ok {
+					there = append(there, r)
+				}
+			}
+		}
+		s.delivered(put)
+		s.seen(there)
+		for _, r := range there {
+			if r, pending := s.awaited(r); pending { // etcd has another content
 				if err := s.deliverOne(ctx, ep, r); err != nil {
 					return err
 				}
 			}
 		}
-		recs = recs[n:]
 	}
 	return nil
+}
+
+// awaited returns what etcd is to have under the record's key; pending is false if it is known to have it.
+func (s *sharer) awaited(r Record) (out Record, pending bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out, pending = s.pending[r.key()]
+	return out, pending
 }
 
 // deliverOne puts a record into etcd, or merges it with the one that is there.
@@ -353,7 +407,7 @@ func (s *sharer) deliverOne(ctx context.Context, ep *endpoint, r Record) error {
 			continue
 		}
 		there, ok := s.decode(key, kvs[0].Value, kvs[0].ModRevision)
-		if !ok { // it stays pending, and Problems tells
+		if !ok { // it stays pending, and the log tells
 			return nil
 		}
 		rev = kvs[0].ModRevision
@@ -376,22 +430,32 @@ func (s *sharer) delivered(recs []Record) {
 	}
 }
 
-// share delivers recs, of which those in fresh are new here, and reports whether etcd has all of them within shareFor.
-// Those that it has not are delivered later, though whoever gave them may have left.
-func (s *sharer) share(ctx context.Context, fresh, recs []Record) bool {
+// offer has records delivered that are new here. It waits for nothing.
+func (s *sharer) offer(recs []Record) {
+	if len(recs) == 0 {
+		return
+	}
 	s.mu.Lock()
-	for _, r := range fresh {
+	for _, r := range recs {
 		s.pending[r.key()] = r
 	}
-	var out []Record
-	for _, r := range recs {
-		if p, ok := s.pending[r.key()]; ok {
-			out = append(out, p)
+	s.mu.Unlock()
+	for _, ep := range s.endpoints {
+		select {
+		case ep.wake <- struct{}{}:
+		default:
 		}
 	}
-	if len(out) == 0 || s.closed {
+}
+
+// share delivers a record, and reports whether etcd has it within shareFor. If not, it is delivered later, though whoever
+// gave it may have left.
+func (s *sharer) share(ctx context.Context, r Record) bool {
+	s.mu.Lock()
+	_, pending := s.pending[r.key()]
+	if !pending || s.closed {
 		s.mu.Unlock()
-		return len(out) == 0
+		return !pending
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shareFor)
 	answers := make(chan error, len(s.endpoints))
@@ -399,26 +463,25 @@ func (s *sharer) share(ctx context.Context, fresh, recs []Record) bool {
 	for _, ep := range s.endpoints {
 		if ep.client != nil {
 			n++
-			s.flying.Go(func() { answers <- s.deliver(ctx, ep, out) })
+			s.flying.Go(func() { answers <- ep.link.explain(s.deliver(ctx, ep, []Record{r})) })
 		}
 	}
 	s.mu.Unlock()
 	defer cancel()
+	why := errors.New("no endpoint can be used")
 	for ; n > 0; n-- {
-		if err := <-answers; err == nil {
+		if why = <-answers; why == nil {
+			why = errors.New("it holds under the same id what cannot be read here")
 			break
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range out {
-		if _, ok := s.pending[r.key()]; ok {
-			s.failed = true
-			return false
-		}
+	if _, pending = s.pending[r.key()]; !pending {
+		why = nil
 	}
-	s.failed = false
-	return true
+	s.failed = why
+	return why == nil
 }
 
 // has reports whether etcd is known to have the record.
@@ -429,11 +492,11 @@ func (s *sharer) has(r Record) bool {
 	return !pending
 }
 
-// waiting returns how many records etcd is not known to have.
-func (s *sharer) waiting() int {
+// undelivered returns the records that etcd is not known to have.
+func (s *sharer) undelivered() []Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.pending)
+	return slices.Collect(maps.Values(s.pending))
 }
 
 // problem says what is wrong; "": nothing.
@@ -443,8 +506,8 @@ func (s *sharer) problem() string {
 	var why error
 	for _, ep := range s.endpoints {
 		if ep.well {
-			if s.failed && len(s.pending) > 0 {
-				return fmt.Sprintf("etcd takes no records: %d of them are on this gslbd only, and are delivered when it does", len(s.pending))
+			if s.failed != nil && len(s.pending) > 0 {
+				return fmt.Sprintf("etcd takes no records (%v): %d of them are on this gslbd only, and are delivered when it does", s.failed, len(s.pending))
 			}
 			return ""
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+
+	"gslbd/state"
 )
 
 // A member is one process of etcd.
@@ -148,13 +151,18 @@ type node struct {
 
 func startNode(t *testing.T, name, dir string, etcd []*member) *node {
 	t.Helper()
+	return startNodeOn(t, fleetStore(t), name, dir, etcd)
+}
+
+func startNodeOn(t *testing.T, store *state.Store, name, dir string, etcd []*member) *node {
+	t.Helper()
 	core, logs := observer.New(zapcore.InfoLevel)
 	var urls []string
 	for _, m := range etcd {
 		urls = append(urls, m.client)
 	}
 	c := New(Options{
-		Directory: dir, Node: name, Store: fleetStore(t), Config: fleetConfig, Log: zap.New(core),
+		Directory: dir, Node: name, Store: store, Config: fleetConfig, Log: zap.New(core),
 		Etcd: &EtcdOptions{Endpoints: urls, Prefix: "/test"},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -436,4 +444,57 @@ func TestOrdersWithoutAnyEndpoint(t *testing.T) {
 	if d := time.Since(start); d > 2*time.Second {
 		t.Errorf("three orders took %s", d)
 	}
+}
+
+// largeStore returns a Store of so many services, with a member in each of two zones.
+func largeStore(t testing.TB, n int) *state.Store {
+	t.Helper()
+	s, err := state.New(state.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	cfg := &state.Config{Sites: []state.SiteConfig{{Name: "seoul", Zone: "z1"}, {Name: "busan", Zone: "z2"}}}
+	for i := range n {
+		svc := state.ServiceConfig{Name: fmt.Sprintf("s%d.example.com", i), UnknownUp: true}
+		for j, site := range []string{"seoul", "busan"} {
+			svc.Members = append(svc.Members, state.MemberConfig{
+				Name: site, Site: site, Weight: 100, Addresses: [2]netip.Addr{netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), byte(j)})},
+			})
+		}
+		cfg.Services = append(cfg.Services, svc)
+	}
+	s.Configure(cfg)
+	return s
+}
+
+// A ledger of thousands of lines reaches etcd and the others in few transactions, also of several gslbd at once.
+func TestLargeLedger(t *testing.T) {
+	const services = 5000
+	etcd := startEtcd(t, 3)
+	var fleet []*node
+	for i := range 2 {
+		fleet = append(fleet, startNodeOn(t, largeStore(t, services), fmt.Sprint("gslbd", i), t.TempDir(), etcd))
+	}
+	agree(t, fleet, map[string]bool{})
+	mustEvacuate(t, fleet[0].Control, evacuationOf("z1", TypeMember))
+	for _, n := range fleet {
+		eventually(t, 60*time.Second, "etcd and "+n.opts.Node+" have all", func() bool {
+			set := n.set.Load()
+			return len(set.evacuations) == 1 && len(set.taken) == services && len(n.etcd.undelivered()) == 0
+		})
+	}
+	onEtcd(t, etcd[0], func(ctx context.Context, c *clientv3.Client) error {
+		resp, err := c.Get(ctx, "/test/records/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			return err
+		}
+		if resp.Count != services+1 {
+			t.Errorf("etcd holds %d records", resp.Count)
+		}
+		if resp.Header.Revision > services/10 {
+			t.Errorf("it took %d transactions", resp.Header.Revision)
+		}
+		return nil
+	})
 }

@@ -251,7 +251,7 @@ func (c *Control) putBack(ctx context.Context, x ExecConfig, p *part) error {
 			w.back(p, t, false)
 		}
 	}
-	c.note(ctx, w.recs, w.gone)
+	c.note(w.recs, w.gone)
 	return nil
 }
 

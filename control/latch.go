@@ -11,8 +11,8 @@ import (
 	"gslbd/state"
 )
 
-// latchEvery is the least time between two latches of one service by one gslbd: a disk that is full must not be written
-// to every second.
+// latchEvery is the least time between two latches of one service by one gslbd: one that has no effect must not be made
+// again every second.
 const latchEvery = 10 * time.Second
 
 // lastFailback returns the newest failback of each service.
@@ -81,23 +81,23 @@ func (s *set) latchesInForce() map[string]state.Latch {
 }
 
 // latch records latches for the services that this gslbd holds in their backups and that have none.
-func (c *Control) latch(ctx context.Context, now time.Time) {
+func (c *Control) latch(now time.Time) {
 	snap := c.opts.Store.Snapshot()
 	if snap == nil {
 		return
 	}
+	var recs []Record
+	set := c.set.Load()
 	for _, svc := range snap.Services {
-		if !svc.Unlatched || now.Sub(c.latchedAt[svc.Name]) < latchEvery {
-			continue
+		if svc.Unlatched && now.Sub(c.latchedAt[svc.Name]) >= latchEvery {
+			c.latchedAt[svc.Name] = now
+			l := set.newLatch(svc, c.opts.Node, now)
+			recs = append(recs, Record{Latch: &l})
 		}
-		c.latchedAt[svc.Name] = now
-		l := c.set.Load().newLatch(svc, c.opts.Node, now)
-		shared, _, err := c.accept(ctx, Record{Latch: &l})
-		if err != nil {
-			c.log.Error("failback latch not kept", zap.String("service", svc.Name), zap.Error(err))
-			continue
-		}
-		c.log.Info("failback latch made", zap.String("service", svc.Name), zap.String("id", l.ID), zap.String("why", l.Why), zap.String("shared", shared))
+	}
+	c.ours(recs)
+	for _, r := range recs {
+		c.log.Info("failback latch made", zap.String("service", r.Latch.Service), zap.String("id", r.Latch.ID), zap.String("why", r.Latch.Why))
 	}
 }
 

@@ -2,6 +2,8 @@ package control
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -9,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.etcd.io/bbolt"
 
 	"gslbd/state"
 )
@@ -103,6 +107,64 @@ func TestFailbackCalls(t *testing.T) {
 	if err != nil || !r.Repeated || len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "nothing to do") {
 		t.Errorf("%+v, %v", r, err)
 	}
+}
+
+// Many latches at once are one write to the disk, and wait for no etcd.
+func TestManyLatchesAreOneWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := state.New(state.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := &state.Config{Sites: []state.SiteConfig{{Name: "seoul"}}}
+		for i := range 20 {
+			svc := state.ServiceConfig{Name: fmt.Sprintf("s%d.example.com", i), Failback: state.FailbackManual, HasCheck: true}
+			for j, role := range []state.Role{state.Primary, state.Backup} {
+				svc.Members = append(svc.Members, state.MemberConfig{
+					Name: role.String(), Site: "seoul", Role: role, Weight: 100, Addresses: [2]netip.Addr{netip.AddrFrom4([4]byte{192, 0, byte(j), byte(i)})},
+				})
+			}
+			cfg.Services = append(cfg.Services, svc)
+		}
+		s.Configure(cfg)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.Run(ctx) }()
+		check := func(role state.Role, up bool) {
+			for _, svc := range cfg.Services {
+				s.Check(state.CheckResult{Service: svc.Name, Member: role.String(), Family: state.V4, Up: up, Err: map[bool]string{false: "refused"}[up]})
+			}
+		}
+		check(state.Primary, true)
+		check(state.Backup, true)
+		time.Sleep(3 * time.Second)
+		check(state.Primary, false)
+		time.Sleep(3 * time.Second)
+		c := New(Options{Directory: t.TempDir(), Node: "gslb1", Store: s, Etcd: &EtcdOptions{}})
+		writes := func() (id int) {
+			if err := c.journal.db.View(func(tx *bbolt.Tx) error { id = tx.ID(); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			return id
+		}
+		before := writes()
+		c.latch(c.now())
+		if n := writes() - before; n != 1 {
+			t.Errorf("%d writes", n)
+		}
+		if n := len(c.set.Load().latches); n != 20 || len(c.etcd.undelivered()) != 20 || c.etcd.failed != nil {
+			t.Errorf("%d latches, of which %d wait for etcd (%v)", n, len(c.etcd.undelivered()), c.etcd.failed)
+		}
+		for _, svc := range s.Snapshot().Services {
+			if svc.Unlatched {
+				t.Errorf("%s is not latched", svc.Name)
+			}
+		}
+		cancel()
+		if err := errors.Join(<-done, c.Close()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestManualFailbackOfAFleet lets one of two gslbd see a failure: both stay in the backups until the failback, which both

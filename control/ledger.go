@@ -28,7 +28,7 @@ func (c *Control) stepOn(ctx context.Context, v *view) {
 	pic := v.picture()
 	c.evac.offer(pic)
 	recs, gone := pic.ledger(&c.evac)
-	if !c.note(ctx, recs, gone) {
+	if !c.note(recs, gone) {
 		return
 	}
 	c.forget(ctx)
@@ -38,19 +38,16 @@ func (c *Control) stepOn(ctx context.Context, v *view) {
 // note writes lines and ends of the ledger. Where the disk takes nothing they hold all the same, and are written later:
 // they are worked out again after a restart, for nothing in them is more than what the records before them come to.
 // ok is false if a test has stopped this gslbd.
-func (c *Control) note(ctx context.Context, recs []Record, gone []*Taken) (ok bool) {
+func (c *Control) note(recs []Record, gone []*Taken) (ok bool) {
 	if len(recs) == 0 {
 		return true
 	}
 	if c.evac.beforeWrite != nil && c.evac.beforeWrite() != nil {
 		return false
 	}
-	fresh := c.hold(recs)
+	c.ours(recs)
 	for _, t := range gone {
 		c.log.Warn("resource gone, nothing to restore", zap.String("id", t.ID))
-	}
-	if c.etcd != nil {
-		c.etcd.share(ctx, fresh, fresh)
 	}
 	return true
 }
@@ -163,13 +160,16 @@ func (w *writer) take(e *evacuation, typ, resource, more string, removed []strin
 	}})
 }
 
+// sameMoment is how long after an evacuation was given a member counts as taken by it at once, not as one that came later.
+const sameMoment = time.Minute
+
 // members adds lines for members that came into the zone while it is evacuated, or that another gslbd does not know.
 func (w *writer) members(p *part) {
 	for _, m := range p.of.zone.members {
 		id := p.of.takenID(TypeMember, m.resource())
 		if w.pic.taken[id] == nil && w.pic.ended(id) == nil {
-			at := p.of.Created
-			if w.pic.now.After(at) {
+			at := p.of.Created // so that gslbd that learn of it at different moments write the same line
+			if w.pic.now.Sub(at) > sameMoment {
 				at = w.pic.now
 			}
 			w.take(p.of, TypeMember, m.resource(), "", m.addresses(), at)
