@@ -9,13 +9,19 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"gslbd/state"
 )
@@ -997,6 +1003,56 @@ func TestExpiryOnAFullDisk(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A run that is left over from a gslbd that was killed is waited for as long as it may take, and then killed.
+func TestLeftOverProgramThatHangs(t *testing.T) {
+	w := newWorld(t)
+	before := w.String()
+	dir := t.TempDir()
+	left := exec.Command("/bin/sh", "-c", "exec sleep 600")
+	lock, err := os.OpenFile(filepath.Join(dir, programLock), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	left.ExtraFiles = []*os.File{lock}
+	if err := left.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = lock.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- left.Wait() }()
+	t.Cleanup(func() { _ = left.Process.Kill() })
+
+	core, logs := observer.New(zapcore.InfoLevel)
+	c := New(Options{Directory: dir, Node: "gslb1", Store: fleetStore(t), Config: w.config(), Log: zap.New(core)})
+	defer c.Close()
+	mustEvacuate(t, c, evacuationOf("apne2-az1", TypeExec))
+	step := func() {
+		c.stepOn(context.Background(), w.view(c))
+		c.evac.wg.Wait()
+	}
+	step()
+	w.expectStates(c, "exec evacuating", "a run from before gslbd was restarted still goes on")
+	select {
+	case err := <-ended:
+		t.Fatal("killed before its time is over: ", err)
+	default:
+	}
+	c.evac.found = c.evac.found.Add(-w.config().Exec.Timeout - time.Second) // so much time passes
+	step()
+	<-ended
+	step()
+	w.expectStates(c, "exec evacuated")
+	if w.String() == before || w.runs() != "remove" {
+		t.Errorf("the program ran for %q", w.runs())
+	}
+	if n := logs.FilterMessageSnippet("took too long and was killed").Len(); n != 1 {
+		t.Errorf("%d lines of the log say that it was killed", n)
 	}
 }
 

@@ -72,17 +72,21 @@ func (x ExecConfig) change(ctx context.Context, verb string, these []Listed) err
 // name is how messages call a run of the program.
 func (x ExecConfig) name(verb string) string { return strings.Join(x.Command, " ") + " " + verb }
 
+// timeout is how long a run may take.
+func (x ExecConfig) timeout() time.Duration {
+	if x.Timeout > 0 {
+		return x.Timeout
+	}
+	return defaultRun
+}
+
 // run runs the program without a shell, in a process group of its own, which is killed when it takes too long. An error
 // says what the program was, how it ended and what it complained of.
 func (x ExecConfig) run(ctx context.Context, verb string, stdin []byte) ([]byte, error) {
 	if len(x.Command) == 0 {
 		return nil, errors.New("no program is configured (evacuation.exec.command)")
 	}
-	timeout := x.Timeout
-	if timeout <= 0 {
-		timeout = defaultRun
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, x.timeout())
 	defer cancel()
 
 	args := append(append([]string(nil), x.Command[1:]...), verb)
@@ -103,7 +107,7 @@ func (x ExecConfig) run(ctx context.Context, verb string, stdin []byte) ([]byte,
 	case out.over:
 		err = fmt.Errorf("it printed more than %d bytes and was killed", maxOutput)
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		err = fmt.Errorf("it took longer than %s and was killed", timeout)
+		err = fmt.Errorf("it took longer than %s and was killed", x.timeout())
 	case ctx.Err() != nil:
 		err = errors.New("it was killed because gslbd stops")
 	case errors.Is(err, exec.ErrWaitDelay):

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,7 +24,7 @@ const execRetry = time.Minute
 const programLock = "program.lock"
 
 // errUnderWay says that a run of the program goes on that this gslbd did not start.
-var errUnderWay = errors.New("a run from before gslbd was restarted still goes on; if it hangs, end it")
+var errUnderWay = errors.New("a run from before gslbd was restarted still goes on; it is killed when its time is over")
 
 // The marks say what only this gslbd does: another one that knows the same records must not run the program too. That
 // of an evacuation is markAsked until the program has removed everything, then markDone.
@@ -42,6 +43,7 @@ type programs struct {
 	mu      sync.Mutex
 	running string             // the id of the evacuation that it runs for; "": it does not run
 	failed  map[string]failure // by the id of the evacuation and the verb
+	found   time.Time          // when a run was found that is left over; zero: there is none
 }
 
 type failure struct {
@@ -135,13 +137,21 @@ func (c *Control) alone(job func(ExecConfig) error) error {
 	if c.opts.Directory == "" {
 		return job(x)
 	}
-	f, err := os.OpenFile(filepath.Join(c.opts.Directory, programLock), os.O_CREATE|os.O_RDWR, 0o600)
+	// Not to write: a disk that takes nothing must not keep what was taken from being put back.
+	f, err := os.OpenFile(filepath.Join(c.opts.Directory, programLock), os.O_CREATE|os.O_RDONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
-	case errors.Is(err, syscall.EWOULDBLOCK):
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	busy := errors.Is(err, syscall.EWOULDBLOCK)
+	if c.evac.leftOver(busy, c.now()) > x.timeout() {
+		n, err := killHolders(f)
+		c.log.Warn("evacuation program left over from before gslbd was restarted took too long and was killed",
+			zap.Duration("timeout", x.timeout()), zap.Int("processes", n), zap.Error(err))
+	}
+	switch {
+	case busy:
 		return errUnderWay
 	case err != nil:
 		return fmt.Errorf("lock %s: %w", f.Name(), err)
@@ -149,6 +159,45 @@ func (c *Control) alone(job func(ExecConfig) error) error {
 	defer func() { _ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }() // from what the program has left behind, too
 	x.lock = f
 	return job(x)
+}
+
+// leftOver returns for how long a run has been found that is left over; busy says whether there is one now.
+func (g *programs) leftOver(busy bool, now time.Time) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !busy {
+		g.found = time.Time{}
+		return 0
+	}
+	if g.found.IsZero() {
+		g.found = now
+	}
+	return now.Sub(g.found)
+}
+
+// killHolders kills the processes that have the file open, and with it its lock, and returns how many: whatever else has
+// the number of a process that is gone is left alone.
+func killHolders(f *os.File) (n int, err error) {
+	want, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	open, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	if err != nil {
+		return 0, err
+	}
+	killed := map[int]bool{os.Getpid(): true}
+	for _, path := range open {
+		pid, err := strconv.Atoi(strings.Split(path, "/")[2])
+		if err != nil || killed[pid] {
+			continue
+		}
+		if is, err := os.Stat(path); err == nil && os.SameFile(is, want) && syscall.Kill(pid, syscall.SIGKILL) == nil {
+			killed[pid] = true
+			n++
+		}
+	}
+	return n, nil
 }
 
 // putsBack reports whether it is this gslbd that runs the program to put back what the part took: the one that was asked
