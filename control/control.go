@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -170,9 +171,12 @@ func (c *Control) Run(ctx context.Context) error {
 			retried = now
 			c.keepUnkept()
 		}
-		if c.etcd == nil && now.Sub(purged) >= purgeEvery { // with etcd both are purged together
+		if now.Sub(purged) >= purgeEvery {
 			purged = now
-			c.purge(c.set.Load().purgeable(now))
+			c.missing(ctx, now)
+			if c.etcd == nil { // else both are purged together
+				c.purge(c.set.Load().purgeable(now, c.gone(now)))
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -420,6 +424,50 @@ func (c *Control) keepUnkept() {
 	if len(c.unkept) > 0 {
 		c.kept(c.write(slices.Collect(maps.Values(c.unkept)), nil, nil))
 	}
+}
+
+// missing marks the services that latches and failbacks are of and that are not configured, with the time at which that
+// was first seen.
+func (c *Control) missing(ctx context.Context, now time.Time) {
+	snap := c.opts.Store.Snapshot()
+	if snap == nil {
+		return
+	}
+	marks := map[string]string{}
+	latched := c.set.Load().latchesInForce()
+	for service := range latched {
+		if snap.ServiceByName(service) == nil && c.mark(goneMark+service) == "" {
+			marks[goneMark+service] = clock(now)
+		}
+	}
+	c.mu.Lock()
+	for key := range c.marks {
+		service, ok := strings.CutPrefix(key, goneMark)
+		if _, known := latched[service]; ok && (!known || snap.ServiceByName(service) != nil) {
+			marks[key] = ""
+		}
+	}
+	c.mu.Unlock()
+	if len(marks) > 0 {
+		_ = c.keep(ctx, marks) // Problems tells, and it is tried again
+	}
+}
+
+// goneMark begins the mark of a service that is not configured.
+const goneMark = "gone/"
+
+// gone returns the services that have not been configured for keepEnded.
+func (c *Control) gone(now time.Time) map[string]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	gone := map[string]bool{}
+	for key, since := range c.marks {
+		if service, ok := strings.CutPrefix(key, goneMark); ok {
+			at, err := time.Parse(time.RFC3339, since)
+			gone[service] = err == nil && now.Sub(at) > keepEnded
+		}
+	}
+	return gone
 }
 
 // purge takes records out of the journal and the set.

@@ -271,7 +271,7 @@ func (s *sharer) compare(ctx context.Context, ep *endpoint) (rev int64, err erro
 			all.add(r)
 		}
 	}
-	old := all.purgeable(s.c.now())
+	old := all.purgeable(s.c.now(), s.c.gone(s.c.now()))
 	purged := map[string]bool{}
 	for _, r := range old {
 		purged[r.key()] = true

@@ -109,6 +109,52 @@ func TestFailbackCalls(t *testing.T) {
 	}
 }
 
+// What holds a service that has not been configured for long is dropped, and not while it may come back.
+func TestLatchesOfServicesThatAreGone(t *testing.T) {
+	dir := t.TempDir()
+	c := openControl(t, dir)
+	now := c.now()
+	old := now.Add(-100 * 24 * time.Hour).UTC()
+	var recs []Record
+	for _, service := range []string{"gone.example.com", "www.example.com"} {
+		recs = append(recs, Record{Latch: &Latch{ID: newID(), Created: old, Service: service, Node: "gslb2", Why: "failed over"}},
+			Record{Failback: &Failback{ID: newID(), Created: old.Add(-time.Hour), Author: "kim", Service: service}})
+	}
+	c.arrived(recs)
+	latched := func() (all []string) {
+		for _, l := range c.set.Load().latches {
+			all = append(all, l.Service)
+		}
+		slices.Sort(all)
+		return all
+	}
+	pass := func(d time.Duration) {
+		now = now.Add(d)
+		c.missing(context.Background(), now)
+		c.purge(c.set.Load().purgeable(now, c.gone(now)))
+	}
+	pass(0)
+	pass(29 * 24 * time.Hour)
+	_ = c.Close()
+	c = openControl(t, dir)
+	if got := latched(); len(got) != 2 {
+		t.Errorf("latched are %s", got)
+	}
+	pass(2 * 24 * time.Hour)
+	if got := latched(); !slices.Equal(got, []string{"www.example.com"}) || len(c.set.Load().failbacks) != 1 {
+		t.Errorf("latched are %s, with %d failbacks", got, len(c.set.Load().failbacks))
+	}
+	pass(time.Hour)
+	if got := c.mark(goneMark + "gone.example.com"); got != "" {
+		t.Errorf("it is still marked as gone since %s", got)
+	}
+	c.arrived(recs) // which another gslbd may still have
+	pass(time.Hour)
+	if got := latched(); len(got) != 2 {
+		t.Errorf("latched are %s", got)
+	}
+}
+
 // Many latches at once are one write to the disk, and wait for no etcd.
 func TestManyLatchesAreOneWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -200,7 +200,7 @@ func FuzzDecodeRecord(f *testing.F) {
 		}
 		s := newSet()
 		s.add(r)
-		s.purgeable(time.Now())
+		s.purgeable(time.Now(), nil)
 		s.latchesInForce()
 	})
 }

@@ -199,8 +199,9 @@ const (
 )
 
 // purgeable returns the records that ended so long ago that nobody needs them. The records around one evacuation or
-// order go together; a tombstone always goes last or with what it ends.
-func (s *set) purgeable(now time.Time) []Record {
+// order go together; a tombstone always goes last or with what it ends. gone are services that have not been configured
+// for as long: nothing holds them, nor goes back.
+func (s *set) purgeable(now time.Time, gone map[string]bool) []Record {
 	before := now.Add(-keepEnded)
 	// group is what goes together: a latch, failback or restoration alone; all else by the id that its own begins with.
 	group := func(kind, id string) string {
@@ -257,8 +258,8 @@ func (s *set) purgeable(now time.Time) []Record {
 	newest := s.latchesInForce()
 	for id, l := range s.latches {
 		at := ends[id]
-		if at.IsZero() && newest[l.Service].ID != id {
-			at = l.Created // another one stands for it
+		if at.IsZero() && (newest[l.Service].ID != id || gone[l.Service]) {
+			at = l.Created // another one stands for it, or there is nothing to hold
 		}
 		keep("latch", id, at)
 	}
@@ -266,7 +267,7 @@ func (s *set) purgeable(now time.Time) []Record {
 	for id, f := range s.failbacks {
 		at := f.Created
 		// The last one ends latches that may still arrive; another may be the only end of one that is kept.
-		if last[f.Service] == f || slices.ContainsFunc(f.Latches, func(l string) bool { return live[group("latch", l)] }) {
+		if (last[f.Service] == f && !gone[f.Service]) || slices.ContainsFunc(f.Latches, func(l string) bool { return live[group("latch", l)] }) {
 			at = time.Time{}
 		}
 		keep("failback", id, at)

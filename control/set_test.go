@@ -221,7 +221,7 @@ func TestPurge(t *testing.T) {
 		}
 		purged := full.clone()
 		for at := now; at.Before(now.Add(40 * 24 * time.Hour)); at = at.Add(24 * time.Hour) {
-			old := purged.purgeable(at)
+			old := purged.purgeable(at, nil)
 			if at.Before(now.Add(28*24*time.Hour)) && len(old) > 0 {
 				t.Fatalf("seed %d: %s is dropped after %s", seed, old[0].key(), at.Sub(now))
 			}
@@ -280,7 +280,7 @@ func TestPurgeKeepsWhatIsOneTogether(t *testing.T) {
 			for _, r := range slices.Concat(base, tt.more) {
 				s.add(r)
 			}
-			got := s.purgeable(now)
+			got := s.purgeable(now, nil)
 			if len(got) != tt.want {
 				t.Fatalf("%d records are dropped, want %d", len(got), tt.want)
 			}
@@ -288,7 +288,7 @@ func TestPurgeKeepsWhatIsOneTogether(t *testing.T) {
 				s.remove(r.kind())
 			}
 			if tt.want > 0 {
-				if got = s.purgeable(now); len(got) != 1 || got[0].Restoration == nil {
+				if got = s.purgeable(now, nil); len(got) != 1 || got[0].Restoration == nil {
 					t.Errorf("the restoration is kept: %v", got)
 				}
 			}
