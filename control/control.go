@@ -417,10 +417,22 @@ func (c *Control) mark(key string) string {
 	return c.marks[key]
 }
 
-// keepUnkept tries again to journal what it did not take.
+// allMarks returns all marks. The caller holds writing.
+func (c *Control) allMarks() map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.marks)
+}
+
+// keepUnkept tries again to journal what it did not take, and to make a journal that could not be made.
 func (c *Control) keepUnkept() {
 	c.writing.Lock()
 	defer c.writing.Unlock()
+	if c.journal != nil && c.journal.retry(slices.Collect(c.set.Load().all()), c.allMarks()) {
+		clear(c.unkept)
+		c.kept(nil)
+		c.log.Info("orders are accepted again")
+	}
 	if len(c.unkept) > 0 {
 		c.kept(c.write(slices.Collect(maps.Values(c.unkept)), nil, nil))
 	}

@@ -16,7 +16,8 @@
 // # Failure
 //
 // New never fails. A journal that is damaged, held by another process or cannot be written is left as it is: what could
-// be read of it is in force, new orders are refused, and Problems says what to do. A write that fails refuses that order
-// only. Without etcd an order holds on the gslbd that was given it, and is delivered later. A gslbd that was away for
+// be read of it is in force, new orders are refused, and Problems says what to do; one that only could not be written is
+// tried again. A write that fails refuses that order only, and what follows from others or came by etcd is in force all
+// the same, and written later. Without etcd an order holds on the gslbd that was given it, and is delivered later. A gslbd that was away for
 // more than 30 days may bring back orders that were cleared meanwhile: move its journal away before it starts.
 package control

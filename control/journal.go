@@ -13,7 +13,6 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -43,6 +42,7 @@ type journal struct {
 	db    *bbolt.DB // nil: it takes no records
 	fault string    // why, and what to do
 	full  string    // why the last write failed; "": it did not. The next is tried all the same
+	again bool      // what was there could be read, and only could not be written anew: worth another try
 	count uint64    // of records in it
 }
 
@@ -67,12 +67,30 @@ func openJournal(dir string) (j *journal, recs []Record, marks map[string]string
 		return errors.Join(err, guarded(old.Close))
 	})
 	if err == nil {
-		err = guarded(func() error { return j.create(recs, marks) })
+		j.again = true
+		err = j.make(recs, marks)
 	}
 	if err != nil {
 		j.fault = j.advice(err, len(recs))
 	}
 	return j, recs, marks
+}
+
+// make makes the journal anew with what it is to hold. The caller holds mu, or is alone.
+func (j *journal) make(recs []Record, marks map[string]string) error {
+	err := guarded(func() error { return j.create(recs, marks) })
+	if err == nil {
+		j.fault, j.again = "", false
+	}
+	return err
+}
+
+// retry makes the journal, which could not be made when it was opened, with what it is to hold. ok is false if it takes
+// records already, if it would lose what could not be read, and if it cannot be made yet.
+func (j *journal) retry(recs []Record, marks map[string]string) (ok bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.again && j.make(recs, marks) == nil
 }
 
 // create makes the journal anew with what it is to hold, and opens it.
@@ -218,8 +236,10 @@ func (j *journal) advice(err error, kept int) string {
 	switch {
 	case errors.Is(err, bbolterrors.ErrTimeout):
 		return fmt.Sprintf("journal of orders %s: another process holds the file; new orders are refused. Stop that process, then restart gslbd", j.path)
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOSPC):
-		return fmt.Sprintf("journal of orders %s: %s; the %d records in it are in force, new orders are refused. Make the directory writable by gslbd and free space on it, then restart gslbd", j.path, what, kept)
+	case j.again:
+		return fmt.Sprintf("journal of orders %s: %s; the %d records in it are in force, new orders are refused. Make the directory writable by gslbd and free space on it; it is tried again every %s", j.path, what, kept, retryEvery)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Sprintf("journal of orders %s: %s; no order in it is in force, new orders are refused. Let gslbd read and write the file, then restart gslbd", j.path, what)
 	}
 	return fmt.Sprintf("journal of orders %s: %s; the %d records that could be read are in force, new orders are refused. Move the file away and restart gslbd: with etcd the orders come back from there, else give them again",
 		j.path, what, kept)
@@ -322,6 +342,7 @@ func (j *journal) problem() string {
 func (j *journal) close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.again = false
 	if j.db == nil {
 		return nil
 	}

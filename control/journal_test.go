@@ -271,10 +271,23 @@ func TestReadOnlyDirectory(t *testing.T) {
 	}
 	_, err := c.Force(context.Background(), orderTo(Down, Target{Site: "busan"}), Caller{})
 	expectError(t, err, ErrUnavailable, "read-only file system")
+	late := orderTo(Down, Target{Site: "busan"}) // which came by etcd
+	c.arrived([]Record{{Order: &late}})
+	c.keepUnkept()
+	if len(c.Problems()) == 0 {
+		t.Error("there is no problem any more")
+	}
+	remount(0) // and without a restart
+	c.keepUnkept()
+	if p := c.Problems(); len(p) > 0 {
+		t.Error(p)
+	}
+	mustForce(t, c, orderTo(Down, Target{Site: "virginia"}))
 	_ = c.Close()
-	remount(0)
 	c = openControl(t, dir)
-	mustForce(t, c, orderTo(Down, Target{Site: "busan"}))
+	if got := forced(c.opts.Store, "www.example.com"); got != "down down down" || len(c.Problems()) > 0 {
+		t.Error(got, c.Problems())
+	}
 }
 
 func TestReadOnlyFromTheStart(t *testing.T) {
@@ -348,6 +361,13 @@ func TestFullDisk(t *testing.T) {
 	c = openControl(t, dir)
 	if n := len(c.Orders()); n != len(kept) {
 		t.Errorf("%d orders on a full disk, %d were accepted", n, len(kept))
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	c.keepUnkept()
+	if err := give(); err != nil {
+		t.Error(err)
 	}
 }
 
