@@ -62,11 +62,6 @@ type Nothing struct {
 	Nothing string `json:"nothing"` // why
 }
 
-// A nothingError is why there is nothing to do for an order.
-type nothingError string
-
-func (e nothingError) Error() string { return string(e) }
-
 // orders answers GET /v1/orders.
 func (s *Server) orders(w http.ResponseWriter, _ *http.Request) {
 	answer(w, OrderList{Time: time.Now(), Orders: list(s.opts.Control.Orders())})
@@ -99,8 +94,8 @@ func (s *Server) ordering(give func(req *http.Request, by control.Caller) (contr
 	return func(w http.ResponseWriter, req *http.Request) {
 		by := caller(req)
 		receipt, err := give(req, by)
-		if nothing := nothingError(""); errors.As(err, &nothing) {
-			answer(w, Nothing{string(nothing)})
+		if errors.Is(err, control.ErrNothing) {
+			answer(w, Nothing{saying(err, control.ErrNothing)})
 			return
 		}
 		if err != nil {
@@ -142,11 +137,16 @@ func refuseOrder(w http.ResponseWriter, err error) {
 	} {
 		if errors.Is(err, kind.err) {
 			status = kind.status
-			text = strings.TrimPrefix(text, "control: "+kind.err.Error()+": ") // which the status tells
+			text = saying(err, kind.err) // the status tells the kind
 			break
 		}
 	}
 	refuse(w, status, "%s", text)
+}
+
+// saying returns what control's error says beside its kind.
+func saying(err, kind error) string {
+	return strings.TrimPrefix(err.Error(), "control: "+kind.Error()+": ")
 }
 
 func (s *Server) force(req *http.Request, by control.Caller) (control.Receipt, error) {
@@ -187,23 +187,7 @@ func (s *Server) restore(req *http.Request, by control.Caller) (control.Receipt,
 	if err := body(req, &r); err != nil {
 		return control.Receipt{}, err
 	}
-	receipt, err := s.opts.Control.Restore(req.Context(), r, by)
-	if errors.Is(err, control.ErrNotFound) && s.zoneExists(req.Context(), &r) {
-		_, text, _ := strings.Cut(err.Error(), control.ErrNotFound.Error()+": ")
-		return control.Receipt{}, nothingError(text)
-	}
-	return receipt, err
-}
-
-// zoneExists reports whether there is the zone of the restoration, by any of its names: whether it could be evacuated.
-func (s *Server) zoneExists(ctx context.Context, r *control.RestorationRequest) bool {
-	if r.Zone == "" {
-		return true
-	}
-	_, err := s.opts.Control.Plan(ctx, control.EvacuationRequest{Evacuation: control.Evacuation{
-		ID: r.ID, Created: r.Created, Author: r.Author, Reason: "restore", Zone: r.Zone,
-	}})
-	return !errors.Is(err, control.ErrNotFound) && !errors.Is(err, control.ErrInvalid)
+	return s.opts.Control.Restore(req.Context(), r, by)
 }
 
 // evacuate answers POST /v1/evacuations. A dry run gives no order and is not logged as one.

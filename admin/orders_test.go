@@ -350,14 +350,14 @@ func TestPreview(t *testing.T) {
 // A restoration may be given twice: where nothing is evacuated any more, there is nothing to do. An unknown zone is an error.
 func TestNothingToRestore(t *testing.T) {
 	ordering(t, func(t *testing.T, h *house, o *orders, _ *observer.ObservedLogs) {
-		o.err = fmt.Errorf("control: %w: nothing of type agent is evacuated in zone use1-az1; evacuated are none", control.ErrNotFound)
+		o.err = fmt.Errorf("control: %w: nothing of type agent is evacuated in zone use1-az1; evacuated are none", control.ErrNothing)
 		for _, body := range []string{`{"id":"3"}`, `{"id":"3","zone":"use1-az1"}`} {
 			w := h.do(post("/v1/restorations", body))
 			if want := `{"nothing":"nothing of type agent is evacuated in zone use1-az1; evacuated are none"}` + "\n"; w.Code != 200 || w.Body.String() != want {
 				t.Errorf("%s: %d %s", body, w.Code, w.Body)
 			}
 		}
-		o.planErr = fmt.Errorf("control: %w: no zone; there are use1-az1", control.ErrNotFound)
+		o.err = fmt.Errorf("control: %w: no zone; there are use1-az1", control.ErrNotFound)
 		if w := h.do(post("/v1/restorations", `{"id":"3","zone":"mars"}`)); w.Code != 404 {
 			t.Errorf("unknown zone: %d %s", w.Code, w.Body)
 		}

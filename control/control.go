@@ -62,6 +62,7 @@ var (
 	ErrNotFound    = errors.New("not found")   // 404
 	ErrRefused     = errors.New("refused")     // 409: it would do harm or makes no sense now
 	ErrUnavailable = errors.New("unavailable") // 503: the journal takes no records
+	ErrNothing     = errors.New("nothing")     // 200: there is nothing to do for it, so that it does not stand
 )
 
 // A Receipt says who has what was ordered.

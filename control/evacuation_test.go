@@ -502,7 +502,7 @@ func TestEvacuatedMembersAndReload(t *testing.T) {
 		t.Error(got, ledger(c))
 	}
 	_, err = c.Restore(context.Background(), restorationOf("apne2-az1", ""), Caller{})
-	expectError(t, err, ErrNotFound, "nothing of type member, agent, exec is evacuated in zone apne2-az1", "evacuated are none")
+	expectError(t, err, ErrNothing, "nothing of type member, agent, exec is evacuated in zone apne2-az1", "evacuated are none")
 	_, err = c.Restore(context.Background(), restorationOf("mars", ""), Caller{})
 	expectError(t, err, ErrNotFound, `no zone "mars"`, "apne2-az1, use1-az1")
 	_, err = c.Restore(context.Background(), restorationOf("", "pod"), Caller{})
@@ -1363,7 +1363,7 @@ func takeAndRestore(t *testing.T, r *rand.Rand) {
 				zone = ""
 			}
 			typ := append([]string{""}, types[:]...)[r.IntN(4)]
-			if _, err := c.Restore(context.Background(), restorationOf(zone, typ), Caller{}); err != nil && !errors.Is(err, ErrNotFound) {
+			if _, err := c.Restore(context.Background(), restorationOf(zone, typ), Caller{}); err != nil && !errors.Is(err, ErrNothing) {
 				t.Fatal(err)
 			}
 		case "broken", "half":

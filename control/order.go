@@ -3,12 +3,15 @@ package control
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"gslbd/state"
 )
@@ -85,11 +88,40 @@ func (c *Control) judge(rec Record) error {
 // audit logs what was ordered, and by whom, whether or not it was accepted.
 func (c *Control) audit(what string, r Receipt, err error, by Caller, author, reason string, fields ...zap.Field) {
 	fields = append(fields, zap.String("author", author), zap.String("reason", reason), zap.String("remote", by.Remote), zap.String("auth", by.Auth))
-	if err != nil {
-		c.log.Warn(what+" refused", append(fields, zap.Error(err))...)
+	switch {
+	case errors.Is(err, ErrNothing):
+		c.log.Info(what+" of nothing", append(fields, zap.Error(err))...)
+		return
+	case err != nil:
+		fields = append(fields, zap.Error(err))
+		for i := range fields {
+			fields[i] = shortened(fields[i])
+		}
+		c.log.Warn(what+" refused", fields...)
 		return
 	}
 	c.log.Info(what+" accepted", append(fields, zap.String("shared", r.Shared), zap.Bool("repeated", r.Repeated), zap.Strings("warnings", r.Warnings))...)
+}
+
+// maxRefused is how many characters a field of a refused order has in the log: it may be of anybody who reaches the
+// listener, and as long as a request. What is accepted is bounded, and stands whole.
+const maxRefused = 200
+
+// shortened returns the field, or its beginning as text with how long it was.
+func shortened(f zap.Field) zap.Field {
+	values := zapcore.NewMapObjectEncoder()
+	f.AddTo(values)
+	text, ok := values.Fields[f.Key].(string)
+	if !ok {
+		text = fmt.Sprint(values.Fields[f.Key])
+	}
+	n := 0
+	for i := range text {
+		if n++; n > maxRefused {
+			return zap.String(f.Key, fmt.Sprintf("%s… (%d characters)", text[:i], utf8.RuneCountInString(text)))
+		}
+	}
+	return f
 }
 
 // expiry is for the log; nothing where the record never expires.

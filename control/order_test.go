@@ -8,6 +8,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 func TestTargets(t *testing.T) {
@@ -233,5 +236,44 @@ func TestZonesFollowSet(t *testing.T) {
 	c.Set(Config{ZoneAliases: []ZoneAlias{{ID: "use1-az1", Names: []string{"east"}}}})
 	if got := forced(c.opts.Store, "www.example.com"); got != "- - down" {
 		t.Error(got)
+	}
+}
+
+// What a refused order says may be as long as a request; its line in the log is not. An accepted one stands whole.
+func TestRefusedOrdersInTheLog(t *testing.T) {
+	core, logged := observer.New(zap.InfoLevel)
+	c := New(Options{Directory: t.TempDir(), Node: "gslb1", Store: fleetStore(t), Config: fleetConfig, Log: zap.New(core)})
+	defer c.Close()
+	long := strings.Repeat("한", 20_000)
+	o := orderTo(Down, Target{Site: long})
+	o.ID, o.Author, o.Reason, o.Action = long, long, long, long
+	_, refused := c.Force(t.Context(), o, Caller{Remote: "192.0.2.7:4711"})
+	expectError(t, refused, ErrInvalid, "")
+	_, refused = c.Evacuate(t.Context(), evacuationOf("z1", strings.Split(strings.Repeat("x ", 10_000), " ")...), Caller{})
+	expectError(t, refused, ErrInvalid, "")
+	lines := logged.TakeAll()
+	if len(lines) != 2 {
+		t.Fatalf("%d lines", len(lines))
+	}
+	for _, line := range lines {
+		for key, value := range line.ContextMap() {
+			if text := fmt.Sprint(value); len(text) > 3*maxRefused+40 {
+				t.Errorf("%s: %s has %d bytes: %.300s", line.Message, key, len(text), text)
+			}
+		}
+	}
+	if got, want := lines[0].ContextMap()["reason"], strings.Repeat("한", maxRefused)+"… (20000 characters)"; got != want {
+		t.Errorf("the reason is %v, want %v", got, want)
+	}
+	if got := lines[0].ContextMap()["remote"]; got != "192.0.2.7:4711" {
+		t.Errorf("remote is %v", got)
+	}
+	o = orderTo(Down, Target{Site: "seoul"})
+	o.Reason = strings.Repeat("r", 250)
+	if _, err := c.Force(t.Context(), o, Caller{}); err != nil {
+		t.Fatal(err)
+	}
+	if lines := logged.TakeAll(); len(lines) != 1 || lines[0].ContextMap()["reason"] != o.Reason {
+		t.Errorf("an accepted order is logged as %+v", lines)
 	}
 }

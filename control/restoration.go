@@ -22,7 +22,7 @@ type RestorationRequest struct {
 
 // Restore accepts a restoration of what is evacuated now. What it puts back, it puts back in the reverse order of types,
 // and each resource exactly as far as the ledger says that it was taken. It returns ErrNotFound for a zone that is not
-// there and where nothing is evacuated, and otherwise the errors of Force.
+// there, ErrNothing where nothing is evacuated, and otherwise the errors of Force.
 func (c *Control) Restore(ctx context.Context, r RestorationRequest, by Caller) (Receipt, error) {
 	rec, err := c.restore(ctx, r)
 	c.audit("restoration", rec, err, by, r.Author, r.Reason, zap.String("id", r.ID), zap.String("zone", r.Zone), zap.String("type", r.Type))
@@ -113,7 +113,7 @@ func (v *view) restorable(name string, of []string) ([]*part, error) {
 		}
 		what += " in zone " + name
 	}
-	return nil, fmt.Errorf("control: %w: %s; evacuated are %s", ErrNotFound, what, listed(slices.Compact(evacuated)))
+	return nil, fmt.Errorf("control: %w: %s; evacuated are %s", ErrNothing, what, listed(slices.Compact(evacuated)))
 }
 
 // stillOut warns of members that get traffic again while their servers stay out of service.

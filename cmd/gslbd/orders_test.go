@@ -18,9 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
-
 	"gslbd/control"
 	"gslbd/state"
 )
@@ -174,62 +171,6 @@ func TestOrdersAreInForceFirst(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if err := s.run(ended, nil); err != nil {
-		t.Error(err)
-	}
-}
-
-// What a refused order says may be as long as a request; its line in the log is not. An accepted one stands whole.
-func TestRefusedOrdersInTheLog(t *testing.T) {
-	dir := t.TempDir()
-	g, db, err := load(writeConfig(t, dir, served+"admin: {listen: \"127.0.0.1:0\"}\n"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := newServer(filepath.Join(dir, "gslbd.yaml"), g, db)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.control.Close(); err != nil {
-		t.Fatal(err)
-	}
-	core, logged := observer.New(zap.InfoLevel)
-	c := control.New(controlOptions(g, s.store, zap.New(core)))
-	long := strings.Repeat("한", 20_000)
-	o := forceDown(control.Target{Site: long})
-	o.ID, o.Author, o.Reason, o.Action = long, long, long, long
-	_, refused := c.Force(t.Context(), o, control.Caller{Remote: "192.0.2.7:4711"})
-	_, evacuation := c.Evacuate(t.Context(), control.EvacuationRequest{Evacuation: control.Evacuation{
-		ID: uuidv7(), Created: time.Now(), Author: "kim", Reason: "r", Zone: "z1", Types: strings.Split(strings.Repeat("x ", 10_000), " "),
-	}}, control.Caller{})
-	if !errors.Is(refused, control.ErrInvalid) || !errors.Is(evacuation, control.ErrInvalid) {
-		t.Errorf("an order is %.200v, an evacuation %.200v", refused, evacuation)
-	}
-	lines := logged.TakeAll()
-	if len(lines) != 2 {
-		t.Fatalf("%d lines", len(lines))
-	}
-	for _, line := range lines {
-		for key, value := range line.ContextMap() {
-			if text := fmt.Sprint(value); len(text) > 3*200+40 {
-				t.Errorf("%s: %s has %d bytes: %.300s", line.Message, key, len(text), text)
-			}
-		}
-	}
-	if got, want := lines[0].ContextMap()["reason"], strings.Repeat("한", 200)+"… (20000 characters)"; got != want {
-		t.Errorf("the reason is %v, want %v", got, want)
-	}
-	if got := lines[0].ContextMap()["remote"]; got != "192.0.2.7:4711" {
-		t.Errorf("remote is %v", got)
-	}
-	o = forceDown(control.Target{Site: "seoul"})
-	o.Reason = strings.Repeat("r", 250)
-	if _, err := c.Force(t.Context(), o, control.Caller{}); err != nil {
-		t.Fatal(err)
-	}
-	if lines := logged.TakeAll(); len(lines) != 1 || lines[0].ContextMap()["reason"] != o.Reason {
-		t.Errorf("an accepted order is logged as %+v", lines)
-	}
-	if err := errors.Join(c.Close(), s.store.Close()); err != nil {
 		t.Error(err)
 	}
 }
