@@ -53,6 +53,7 @@ type Store struct {
 	// Atomic.
 	snapshot atomic.Pointer[Snapshot]
 	unkept   atomic.Pointer[string] // why the last save failed; nil: it did not
+	beat     atomic.Pointer[time.Time]
 
 	closeOnce sync.Once
 	lock      *os.File // owned by New, then by the keeper, then by Close, which closes it once; nil: it could not be taken
@@ -111,6 +112,7 @@ func New(opts Options) (*Store, error) {
 	s.rtt = NewRTTTable(RTTConfig{})
 	s.targets = newTargets()
 	now := time.Now()
+	s.beat.Store(&now)
 	s.clients, s.clientSlots = &clients{since: now, drained: now}, new(clientSlots)
 	if s.dir == "" {
 		return s, nil
@@ -135,6 +137,10 @@ func (s *Store) Close() error {
 
 // Snapshot returns the present snapshot; nil before the first Configure. Hot path: one atomic load.
 func (s *Store) Snapshot() *Snapshot { return s.snapshot.Load() }
+
+// Beat returns when Run last had published all that was due, which it sees to every second or so; before its first time,
+// when New was called. One that is old tells of a Run that hangs. The time is good for time.Since only.
+func (s *Store) Beat() time.Time { return *s.beat.Load() }
 
 // Configure applies a configuration and publishes at once. It keeps the state of the sites, services and members that c
 // still names, and forgets the others. A member is the same when its service, its name and its site are, or, under
@@ -267,6 +273,7 @@ func (s *Store) Run(ctx context.Context) error {
 			nextSweep = now.Add(sweepEvery)
 		}
 		next := s.publishDue(now)
+		s.beat.Store(&now)
 		if next.IsZero() || nextTick.Before(next) {
 			next = nextTick
 		}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
@@ -43,8 +44,10 @@ type server struct {
 	geo      *geo.Loader
 	http     []*httpServer
 	reloads  *prometheus.CounterVec
+	manager  *manager
 
 	stopping atomic.Bool
+	refused  atomic.Bool // the last reload was
 
 	drainTime atomic.Int64 // time.Duration
 
@@ -62,6 +65,9 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 	}
 	for _, w := range g.warnings {
 		s.log.Warn("configuration", zap.String("warning", w))
+	}
+	if s.manager, err = newManager(s.log); err != nil {
+		return nil, err
 	}
 	workers := runtime.GOMAXPROCS(0)
 	s.store, err = state.New(state.Options{Directory: c.State.Directory, Log: s.log, Shards: workers})
@@ -118,6 +124,9 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 			return nil, fmt.Errorf("gslbd: %w", err)
 		}
 	}
+	if err := s.dns.SetRateLimit(s.rateLimit(c)); err != nil { // its own addresses are known now
+		return nil, fmt.Errorf("gslbd: %w", err)
+	}
 	return s, nil
 }
 
@@ -156,6 +165,7 @@ func (s *server) run(ctx context.Context, hup <-chan os.Signal) error {
 	listening := start(running, group, s.dns.Run, s.monitor.Run, s.geo.Run, s.http[0].run, s.http[1].run)
 	ordering := start(listening, group, s.control.Run)
 	start(ordering, group, s.store.Run)
+	group.Go(func() error { return s.supervised(running) })
 	group.Go(func() error {
 		for {
 			select {
@@ -165,6 +175,7 @@ func (s *server) run(ctx context.Context, hup <-chan os.Signal) error {
 				_, _ = s.reload() // logged and counted there
 			case <-ctx.Done():
 				s.stopping.Store(true)
+				s.manager.tell(daemon.SdNotifyStopping + "\nSTATUS=stopping")
 				drain := time.Duration(s.drainTime.Load())
 				s.log.Info("stopping", zap.Duration("drain_time", drain))
 				select {

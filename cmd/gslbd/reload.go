@@ -11,13 +11,15 @@ import (
 func (s *server) reload() ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.reloading()()
 	g, db, err := load(s.path, s.store.Snapshot().Geo)
 	if err == nil {
 		err = s.geo.Set(withPrevious(g.geo, db))
 	}
 	if err == nil {
-		err = s.dns.SetRateLimit(rateLimit(g.config))
+		err = s.dns.SetRateLimit(s.rateLimit(g.config))
 	}
+	s.refused.Store(err != nil)
 	if err != nil {
 		s.reloads.WithLabelValues("failure").Inc()
 		s.log.Error("reload refused, the running configuration stays", zap.Error(err))

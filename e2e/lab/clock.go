@@ -2,8 +2,6 @@ package lab
 
 import (
 	"encoding/binary"
-	"encoding/json"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,22 +42,8 @@ func buildWithClock(dir, program string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
-	source, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	i := strings.Index(string(source), "func Now() Time {\n"+readClock)
-	if i < 0 {
-		return nil, errors.New("this version of Go reads the clock in another way")
-	}
-	patched := string(source[:i]) + strings.Replace(string(source[i:]), readClock, readClock+"\tsec += testClock()\n", 1)
-	overlaid := filepath.Join(dir, "time.go.overlay")
-	if err := os.WriteFile(overlaid, []byte(patched), 0o644); err != nil {
-		return nil, err
-	}
-	clock := filepath.Join(dir, "testclock.go.overlay")
-	if err := os.WriteFile(clock, []byte(`package time
+	folder := filepath.Join(strings.TrimSpace(string(root)), "src", "time")
+	return Patched(dir, program, filepath.Join(folder, "time.go"), "func Now() Time {\n"+readClock, "func Now() Time {\n"+readClock+"\tsec += testClock()\n", `package time
 
 import "syscall"
 
@@ -88,18 +72,5 @@ func testClock() int64 {
 	}
 	return int64(v)
 }
-`), 0o644); err != nil {
-		return nil, err
-	}
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {
-		path: overlaid, filepath.Join(filepath.Dir(path), "testclock.go"): clock,
-	}})
-	if err != nil {
-		return nil, err
-	}
-	list := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(list, overlay, 0o644); err != nil {
-		return nil, err
-	}
-	return exec.Command("go", "build", "-overlay", list, "-o", program, "gslbd/cmd/gslbd").CombinedOutput()
+`)
 }
