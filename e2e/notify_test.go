@@ -141,7 +141,7 @@ func TestHangStopsSignsOfLife(t *testing.T) {
 	s := m.prepare(t, seedNetwork+fleetService)
 	hang := filepath.Join(s.dir, "hang")
 	const watchdog = 2 * time.Second
-	m.start(t, s, program, watchdog, "GSLBD_TEST_HANG="+hang, "GOMAXPROCS=2")
+	m.start(t, s, program, watchdog, "LAB_HANG="+hang, "GOMAXPROCS=2")
 	next := m.wait(t, 0, "READY=1\n")
 	m.wait(t, next, "WATCHDOG=1")
 	for round, worker := range []string{"", "1"} {

@@ -19,7 +19,7 @@ func (g *GSLBD) RunWithClock() (set func(off time.Duration)) {
 	if out, err := buildWithClock(g.Dir(), program); err != nil {
 		g.t.Fatalf("lab: build with another clock: %v\n%s", err, out)
 	}
-	g.Process = g.Start("env", "GSLBD_TEST_CLOCK="+offset, program, "--config", g.config)
+	g.Launch(program, "LAB_CLOCK="+offset)
 	g.await()
 	return func(off time.Duration) {
 		g.t.Helper()
@@ -50,7 +50,7 @@ import "syscall"
 var testClockMap []byte
 
 func init() {
-	name, ok := syscall.Getenv("GSLBD_TEST_CLOCK")
+	name, ok := syscall.Getenv("LAB_CLOCK")
 	if !ok {
 		return
 	}

@@ -224,6 +224,8 @@ func (h *Host) Start(name string, args ...string) *Process {
 		_ = p.cmd.Wait() // how it ended is read from the process's state
 		close(p.done)
 	}()
+	h.net.mu.Lock()
+	defer h.net.mu.Unlock()
 	h.net.processes = append(h.net.processes, p)
 	return p
 }

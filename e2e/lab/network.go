@@ -27,14 +27,14 @@ type Network struct {
 	t   testing.TB
 	dir string
 
-	hosts     []*Host
-	processes []*Process
-
-	mu     sync.RWMutex
-	routes map[netip.Addr]*Host                // guarded by mu
-	links  map[[2]string]*atomic.Pointer[Link] // guarded by mu: by region or host name, from and to
-	pipes  map[[2]*Host]chan packet            // guarded by mu
+	hosts  []*Host
 	closed chan struct{}
+
+	mu        sync.RWMutex
+	processes []*Process                          // guarded by mu
+	routes    map[netip.Addr]*Host                // guarded by mu
+	links     map[[2]string]*atomic.Pointer[Link] // guarded by mu: by region or host name, from and to
+	pipes     map[[2]*Host]chan packet            // guarded by mu
 }
 
 type packet struct {

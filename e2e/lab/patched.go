@@ -38,7 +38,7 @@ func Patched(dir, program, file, was, is, more string) ([]byte, error) {
 	return exec.Command("go", "build", "-overlay", list, "-o", program, "gslbd/cmd/gslbd").CombinedOutput()
 }
 
-// WithHang builds a gslbd that hangs in its UDP workers, once it gets a query there, while the file that GSLBD_TEST_HANG names
+// WithHang builds a gslbd that hangs in its UDP workers, once it gets a query there, while the file that LAB_HANG names
 // is there: all of them, or the one whose number the file holds. It returns the program, which is in dir.
 func WithHang(t testing.TB, dir string) string {
 	t.Helper()
@@ -54,7 +54,7 @@ import (
 
 func hang(worker int) {
 	for {
-		text, err := os.ReadFile(os.Getenv("GSLBD_TEST_HANG"))
+		text, err := os.ReadFile(os.Getenv("LAB_HANG"))
 		if err != nil || len(text) > 0 && string(text) != strconv.Itoa(worker) {
 			return
 		}

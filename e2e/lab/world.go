@@ -329,6 +329,12 @@ func (g *GSLBD) Run() {
 	g.await()
 }
 
+// Launch starts another build of the server, with more in its environment, and does not wait.
+func (g *GSLBD) Launch(program string, env ...string) *Process {
+	g.Process = g.Start("env", append(env, program, "--config", g.config)...)
+	return g.Process
+}
+
 // Restart ends the server in order and starts it again.
 func (g *GSLBD) Restart() {
 	g.t.Helper()
