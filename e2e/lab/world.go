@@ -131,7 +131,7 @@ func (w *World) build(t testing.TB, services string) {
 	for _, at := range []struct{ region, resolver, client string }{
 		{Korea, "168.126.63.1", "168.126.63.100"}, {US, "8.8.8.8", "8.8.8.100"}, {HongKong, "11.1.1.1", "11.1.1.100"},
 	} {
-		w.resolver(t, at.region, at.resolver)
+		w.Resolvers[at.region] = w.Resolver("resolver-"+at.region, at.region, at.resolver, "")
 		client := w.Host("client-"+at.region, at.region, at.client)
 		client.ResolveBy(netip.MustParseAddr(at.resolver))
 		w.Clients[at.region] = client
@@ -182,11 +182,22 @@ ns2.gslb 3600 IN A 10.2.0.53
 `)
 }
 
-// resolver starts an unbound that knows the root and sends client subnets.
-func (w *World) resolver(t testing.TB, region, addr string) {
-	t.Helper()
-	h := w.Host("resolver-"+region, region, addr)
+// sendSubnets has unbound pass its clients' networks on to gslbd, and keep answers for the networks that they are for.
+const sendSubnets = `  module-config: "subnetcache iterator"
+  send-client-subnet: 10.1.0.53
+  send-client-subnet: 10.2.0.53
+  client-subnet-always-forward: yes
+  max-client-subnet-ipv4: 24
+`
+
+// Resolver starts an unbound that knows the root; more is the rest of its section server.
+func (w *World) Resolver(name, region, addr, more string) *Host {
+	w.t.Helper()
+	h := w.Host(name, region, addr)
 	hints := h.File("root.hints", ". 3600 IN NS a.root.\na.root. 3600 IN A 10.0.0.1\n")
+	if more == "" {
+		more = "  module-config: \"iterator\"\n"
+	}
 	conf := h.File("unbound.conf", fmt.Sprintf(`server:
   interface: %s
   access-control: 0.0.0.0/0 allow
@@ -198,15 +209,14 @@ func (w *World) resolver(t testing.TB, region, addr string) {
   logfile: ""
   do-ip6: no
   root-hints: %q
-  module-config: "iterator"
   num-threads: 1
   infra-cache-min-rtt: 50
   cache-max-negative-ttl: 2
-remote-control:
+%sremote-control:
   control-enable: no
-`, addr, h.Dir(), hints))
-	h.Start(Program(t, "unbound"), "-d", "-p", "-c", conf)
-	w.Resolvers[region] = h
+`, addr, h.Dir(), hints, more))
+	h.Start(Program(w.t, "unbound"), "-d", "-p", "-c", conf)
+	return h
 }
 
 // site starts two servers and an SLB in front of them.
