@@ -2,6 +2,7 @@ package lab
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -62,21 +63,59 @@ func addresses(m *dns.Msg) string {
 	return strings.Join(all, " ")
 }
 
-// A site that is cut off from everything outside: clients go to the other one, and come back.
-func TestSiteCutOff(t *testing.T) {
+// What happens to a site moves its clients to the other one, and back: its servers fail, it is full, it is cut off from
+// everything outside, or its agent dies.
+func TestSiteFaults(t *testing.T) {
 	t.Parallel()
+	Program(t, "dig")
 	w := NewWorld(t, bin, faultServices)
 	w.reporting()
-	w.Reaches(Korea, w.Korea, 10*time.Second)
-	w.eachOutside(func(h *Host) { w.Set(w.Korea.SLB.Name, h.Name, Link{Cut: true}) })
-	t.Logf("site cut off: a client in Korea is served from the United States after %v", w.Reaches(Korea, w.US, 30*time.Second).Round(10*time.Millisecond))
-	for _, g := range w.GSLBD {
-		if !strings.Contains(g.Process.Log(), `"site dead"`) {
-			t.Errorf("%s has not logged that the site is dead", g.Name)
+	both := w.GSLBD[:]
+	measured := Measure(t)
+	var sessions []net.Conn
+	for range Repeats(t) {
+		for _, f := range []struct {
+			name, log  string // of the fault
+			fault      func()
+			back, over string // its end
+			end        func()
+		}{
+			{
+				"both servers of a site fail their checks", "member down", func() { w.Korea.SetHealthy(false) },
+				"they pass again", "member up", func() { w.Korea.SetHealthy(true) },
+			},
+			{
+				"a site reaches its session threshold", "site overloaded", func() {
+					for range 100 {
+						c, err := w.Clients[Korea].Dial("tcp", w.Korea.VIP+":80", 3*time.Second)
+						if err != nil {
+							t.Fatal(err)
+						}
+						sessions = append(sessions, c)
+					}
+				},
+				"its sessions end (`hold: 2s`)", "site eligible again", func() {
+					for _, c := range sessions {
+						c.Close()
+					}
+					sessions = nil
+				},
+			},
+			{
+				"a site is cut off", "site dead", func() { w.eachOutside(func(h *Host) { w.Set(w.Korea.SLB.Name, h.Name, Link{Cut: true}) }) },
+				"its link is back", "site fresh", func() { w.eachOutside(func(h *Host) { w.Set(w.Korea.SLB.Name, h.Name, w.link(Korea, h.Region)) }) },
+			},
+			{"an agent is killed", "site dead", w.Korea.Agent.Kill, "it is started again", "site fresh", w.Korea.StartAgent},
+		} {
+			for _, g := range both {
+				g.Forget()
+				Eventually(t, 20*time.Second, g.Name+" hears of both sites", func() bool { return strings.Count(g.Process.Log(), `"site fresh"`) == 2 })
+			}
+			Eventually(t, 20*time.Second, "a client in Korea is served there", w.Served(Korea, w.Korea))
+			measured.Fault(f.name, f.fault, Logs(f.log, both...), w.Answers(Korea, w.US.VIP, both...), w.Served(Korea, w.US))
+			measured.Fault(f.back, f.end, Logs(f.over, both...), w.Answers(Korea, w.Korea.VIP, both...), w.Served(Korea, w.Korea))
 		}
 	}
-	w.eachOutside(func(h *Host) { w.Set(w.Korea.SLB.Name, h.Name, w.link(Korea, h.Region)) })
-	t.Logf("link back: the client is served from Korea again after %v", w.Reaches(Korea, w.Korea, 30*time.Second).Round(10*time.Millisecond))
 }
 
 // eachOutside calls f for every host that a site can only reach over the world's links.
@@ -90,18 +129,6 @@ func (w *World) eachOutside(f func(h *Host)) {
 	for _, h := range w.Resolvers {
 		f(h)
 	}
-}
-
-// An agent dies, and is started again.
-func TestAgentKilled(t *testing.T) {
-	t.Parallel()
-	w := NewWorld(t, bin, faultServices)
-	w.reporting()
-	w.Reaches(Korea, w.Korea, 10*time.Second)
-	w.Korea.Agent.Kill()
-	t.Logf("agent killed: a client in Korea is served from the United States after %v", w.Reaches(Korea, w.US, 30*time.Second).Round(10*time.Millisecond))
-	w.Korea.StartAgent()
-	t.Logf("agent back: the client is served from Korea again after %v", w.Reaches(Korea, w.Korea, 30*time.Second).Round(10*time.Millisecond))
 }
 
 // Reports that come late, twice and out of order say nothing that a newer one did not.

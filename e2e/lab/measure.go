@@ -28,9 +28,11 @@ func Repeats(t testing.TB) int {
 // Measured are the times of a test's faults, which it prints at the end as rows of docs/failover-times.md: least, median and
 // longest over the repetitions.
 type Measured struct {
-	t      testing.TB
-	faults []string
-	times  map[string]*[3][]time.Duration // by fault
+	t testing.TB
+
+	mu     sync.Mutex
+	faults []string                       // guarded by mu
+	times  map[string]*[3][]time.Duration // guarded by mu: by fault
 }
 
 // Measure returns an empty Measured.
@@ -44,12 +46,6 @@ func Measure(t testing.TB) *Measured {
 // recovered. Each may be nil, where there is no such moment.
 func (m *Measured) Fault(name string, cause func(), detected, answered, recovered func() bool) {
 	m.t.Helper()
-	times := m.times[name]
-	if times == nil {
-		times = new([3][]time.Duration)
-		m.times[name] = times
-		m.faults = append(m.faults, name)
-	}
 	begin := time.Now()
 	cause()
 	var waiting sync.WaitGroup
@@ -64,13 +60,28 @@ func (m *Measured) Fault(name string, cause func(), detected, answered, recovere
 					return
 				}
 			}
-			times[i] = append(times[i], time.Since(begin))
+			m.add(name, i, time.Since(begin))
 		})
 	}
 	waiting.Wait()
 	if m.t.Failed() {
 		m.t.FailNow()
 	}
+}
+
+// Gap takes the longest time without an answer as the time after which a client had recovered.
+func (m *Measured) Gap(name string, d time.Duration) { m.add(name, 2, d) }
+
+func (m *Measured) add(name string, i int, d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	times := m.times[name]
+	if times == nil {
+		times = new([3][]time.Duration)
+		m.times[name] = times
+		m.faults = append(m.faults, name)
+	}
+	times[i] = append(times[i], d)
 }
 
 // print logs a row a fault.
@@ -97,6 +108,17 @@ func spread(times []time.Duration) string {
 		text = fmt.Sprintf("%.1f / %s / %.1f", times[0].Seconds(), text, times[len(times)-1].Seconds())
 	}
 	return text
+}
+
+// Forget restarts the server without what it has kept. Members that change often are damped, which no test of a fault wants to
+// measure.
+func (g *GSLBD) Forget() {
+	g.t.Helper()
+	g.Process.Kill()
+	if err := os.RemoveAll(g.Dir() + "/state"); err != nil {
+		g.t.Fatal(err)
+	}
+	g.Run()
 }
 
 // Logs returns a function that reports whether each of the servers has logged the text since.

@@ -40,8 +40,10 @@ type report struct {
 // newRelay starts a relay on the host for the server.
 func newRelay(h *Host, address string, g *GSLBD) *relay {
 	r := &relay{to: "http://" + g.Addr + ":8054", client: &http.Client{
-		Transport: &http.Transport{DialContext: func(_ context.Context, network, address string) (net.Conn, error) { return h.Dial(network, address, 3*time.Second) }},
-		Timeout:   5 * time.Second,
+		Transport: &http.Transport{DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
+			return h.Dial(network, address, 3*time.Second)
+		}},
+		Timeout: 5 * time.Second,
 	}}
 	h.Serve(address, r)
 	return r

@@ -115,11 +115,7 @@ func TestSeed(t *testing.T) {
 		w.Change("resolver-hongkong", Korea, func(l *Link) { *l = w.link(HongKong, Korea); l.DropICMP = true })
 		w.Change("resolver-hongkong", US, func(l *Link) { *l = w.link(HongKong, US); l.DropICMP = true })
 		for _, g := range w.GSLBD {
-			g.Process.Kill()
-			if err := os.RemoveAll(g.Dir() + "/state"); err != nil {
-				t.Fatal(err)
-			}
-			g.Run()
+			g.Forget()
 		}
 		took := w.Reaches(HongKong, w.Korea, 20*time.Second)
 		t.Logf("after %v a client in Hong Kong is served from Korea", took.Round(10*time.Millisecond))

@@ -83,13 +83,25 @@ func TestHeartbeat(t *testing.T) {
 			}
 			served("a", 30*time.Second)
 
-			a.crash()
-			t.Logf("%s: machine a dies: client served by b after %v", failback, round(served("b", 20*time.Second)))
-			a.start(t)
+			both := w.GSLBD[:]
+			by := func(m *machine) func() bool { return func() bool { return w.Fetch(lab.Korea) == m.Name } }
+			measured := lab.Measure(t)
+			dies := func() {
+				measured.Fault("heartbeat: the serving machine dies", a.crash, lab.Logs("member down", both...), w.Answers(lab.Korea, "3.3.3.2", both...), by(b))
+			}
 			if failback == "immediate" {
-				t.Logf("%s: machine a is back: client served by it after %v", failback, round(served("a", 20*time.Second)))
+				for range lab.Repeats(t) {
+					for _, g := range both {
+						g.Forget()
+					}
+					served("a", 20*time.Second)
+					dies()
+					measured.Fault("heartbeat: it is back (preempts)", func() { a.start(t) }, lab.Logs("member up", both...), w.Answers(lab.Korea, "3.3.3.1", both...), by(a))
+				}
 				return
 			}
+			dies()
+			a.start(t)
 			begin := time.Now()
 			lab.Eventually(t, 10*time.Second, "b goes on serving", func() bool {
 				if page := w.Fetch(lab.Korea); page != "b" {
@@ -97,8 +109,8 @@ func TestHeartbeat(t *testing.T) {
 				}
 				return time.Since(begin) > 6*time.Second
 			})
-			b.Must("pkill", "-F", filepath.Join(b.Dir(), "k.pid")) // the operator hands over
-			t.Logf("%s: b hands over: client served by a after %v", failback, round(served("a", 20*time.Second)))
+			measured.Fault("heartbeat: the operator hands over (`nopreempt`)", func() { b.Must("pkill", "-F", filepath.Join(b.Dir(), "k.pid")) },
+				lab.Logs("member up", both...), w.Answers(lab.Korea, "3.3.3.1", both...), by(a))
 		})
 	}
 }

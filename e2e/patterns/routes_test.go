@@ -48,13 +48,15 @@ func newEdge(t *testing.T, pattern string) *edge {
 }
 
 // ask asks the service address from the i-th source, and returns which gslbd answered and with what.
-func (e *edge) ask(i int) (by, answer string) {
-	c, err := e.client.DialFrom(fmt.Sprintf("20.9.0.%d", i%32+1), "udp", service+":53", time.Second)
+func (e *edge) ask(i int) (by, answer string) { return e.askWithin(i, time.Second) }
+
+func (e *edge) askWithin(i int, patience time.Duration) (by, answer string) {
+	c, err := e.client.DialFrom(fmt.Sprintf("20.9.0.%d", i%32+1), "udp", service+":53", patience)
 	if err != nil {
 		return "", ""
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(time.Second))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	m := new(dns.Msg).SetQuestion("www.gslb.example.com.", dns.TypeA)
 	m.SetEdns0(1232, false)
 	m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_NSID{Code: dns.EDNS0NSID})
@@ -92,6 +94,11 @@ func (e *edge) by(n int) map[string]int {
 		of[g]++
 	}
 	return of
+}
+
+// answers returns a function that reports whether the gslbd answers.
+func (e *edge) answers(g string) func() bool {
+	return func() bool { by, _ := e.askWithin(0, 200*time.Millisecond); return by == g }
 }
 
 // during asks without pause while f runs, and returns how many queries got no answer, of how many, and for how long at
@@ -142,24 +149,31 @@ func TestECMPRoutes(t *testing.T) {
 	both()
 	t.Logf("64 queries from 32 addresses are answered by %v", e.by(64))
 
-	lost, asked, gap := e.during(func() {
-		e.GSLBD[0].Process.Signal(15) // readiness fails first, then after drain_time the sockets close
-		lab.Eventually(t, 15*time.Second, "the first has stopped", e.GSLBD[0].Process.Exited)
-	})
-	t.Logf("stopped in order: %d of %d queries lost, at most %v without an answer", lost, asked, round(gap))
-	if lost > 0 {
-		t.Errorf("%d of %d queries are lost while a gslbd stops in order", lost, asked)
-	}
-	e.GSLBD[0].Run()
-	both()
+	measured := lab.Measure(t)
+	for range lab.Repeats(t) {
+		lost, asked, gap := e.during(func() {
+			e.GSLBD[0].Process.Signal(15) // readiness fails first, then after drain_time the sockets close
+			lab.Eventually(t, 15*time.Second, "the first has stopped", e.GSLBD[0].Process.Exited)
+		})
+		t.Logf("stopped in order: %d of %d queries lost, at most %v without an answer", lost, asked, round(gap))
+		measured.Gap("equal-cost routes: a gslbd stops in order", gap)
+		if lost > 0 {
+			t.Errorf("%d of %d queries are lost while a gslbd stops in order", lost, asked)
+		}
+		e.GSLBD[0].Run()
+		both()
 
-	lost, asked, gap = e.during(func() {
-		e.GSLBD[0].Process.Kill()
-		lab.Eventually(t, 15*time.Second, "only the second answers", func() bool { of := e.by(32); return of["gslbd2"] == 32 })
-	})
-	t.Logf("killed: %d of %d queries lost, at most %v without an answer", lost, asked, round(gap))
-	if gap > 5*time.Second {
-		t.Errorf("%v without an answer", gap)
+		lost, asked, gap = e.during(func() {
+			e.GSLBD[0].Process.Kill()
+			lab.Eventually(t, 15*time.Second, "only the second answers", func() bool { of := e.by(32); return of["gslbd2"] == 32 })
+		})
+		t.Logf("killed: %d of %d queries lost, at most %v without an answer", lost, asked, round(gap))
+		measured.Gap("equal-cost routes: a gslbd is killed", gap)
+		if gap > 5*time.Second {
+			t.Errorf("%v without an answer", gap)
+		}
+		e.GSLBD[0].Run()
+		both()
 	}
 }
 
@@ -177,16 +191,25 @@ func TestRoutePriority(t *testing.T) {
 		return lab.Eventually(t, 20*time.Second, "only "+g+" answers", func() bool { return e.by(8)[g] == 8 })
 	}
 	only("gslbd1")
-	lost, asked, gap := e.during(func() { e.GSLBD[0].Process.Kill(); only("gslbd2") })
-	t.Logf("primary killed: %d of %d queries lost, at most %v without an answer", lost, asked, round(gap))
-	e.GSLBD[0].Run()
-	t.Logf("primary back: it answers again after %v", round(only("gslbd1")))
+	both := e.GSLBD[:]
+	measured := lab.Measure(t)
+	for range lab.Repeats(t) {
+		lost, asked, gap := e.during(func() {
+			measured.Fault("routes by priority: the primary gslbd is killed", e.GSLBD[0].Process.Kill, nil, e.answers("gslbd2"), nil)
+			only("gslbd2")
+		})
+		t.Logf("primary killed: %d of %d queries lost, at most %v without an answer", lost, asked, round(gap))
+		measured.Gap("routes by priority: the primary gslbd is killed", gap)
+		measured.Fault("routes by priority: it is back", e.GSLBD[0].Run, nil, e.answers("gslbd1"), nil)
 
-	e.Reaches(lab.US, e.Korea, 20*time.Second)
-	e.Korea.SetHealthy(false)
-	t.Logf("site by preference fails: client served by the other after %v", round(e.Reaches(lab.US, e.US, 20*time.Second)))
-	e.Korea.SetHealthy(true)
-	t.Logf("site back: client served by it after %v", round(e.Reaches(lab.US, e.Korea, 20*time.Second)))
+		forget(t, e.World)
+		only("gslbd1")
+		e.Reaches(lab.US, e.Korea, 20*time.Second)
+		measured.Fault("by `preference`: the preferred site fails", func() { e.Korea.SetHealthy(false) }, lab.Logs("member down", both...),
+			e.Answers(lab.US, e.US.VIP, both...), e.Served(lab.US, e.US))
+		measured.Fault("by `preference`: it is back", func() { e.Korea.SetHealthy(true) }, lab.Logs("member up", both...),
+			e.Answers(lab.US, e.Korea.VIP, both...), e.Served(lab.US, e.Korea))
+	}
 }
 
 // A heartbeat moves the service address between two gslbd by switching the router's next hop. What they know is their own.
@@ -226,29 +249,45 @@ func TestNextHop(t *testing.T) {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}
+	oneRoute := func() {
+		t.Helper()
+		lab.Eventually(t, 5*time.Second, "one route is left", func() bool {
+			out := e.router.Must("ip", "route", "show", service)
+			return strings.Count(out, "\n") == 0 && strings.Contains(out, "metric 500")
+		})
+	}
 	same := func() {
 		t.Helper()
 		if by, answer := e.ask(0); answer != "2.2.2.2" {
 			t.Errorf("%s answers %q, want 2.2.2.2 as ordered", by, answer)
 		}
-		if out := e.router.Must("ip", "route", "show", service); strings.Count(out, "\n") != 0 || !strings.Contains(out, "metric 500") {
-			t.Errorf("the routes are not one of priority 500:\n%s", out)
+	}
+	measured := lab.Measure(t)
+	for range lab.Repeats(t) {
+		lost, asked, gap := e.during(func() {
+			measured.Fault("next hop: handover", func() { pair[0].Must("pkill", "-F", pair[0].Dir()+"/k.pid") }, nil, e.answers("gslbd2"), nil)
+			only("gslbd2")
+			oneRoute()
+		})
+		t.Logf("handed over: %d of %d queries lost, at most %v without an answer", lost, asked, round(gap))
+		measured.Gap("next hop: handover", gap)
+		if lost > 0 {
+			t.Errorf("%d of %d queries are lost by a move that makes before it breaks", lost, asked)
 		}
+		same()
+		_ = os.Remove(pair[0].Dir() + "/vrrp.pid")
+		pair[0].start(t)
+		only("gslbd1")
+		lost, asked, gap = e.during(func() {
+			measured.Fault("next hop: the gslbd that serves is killed", e.GSLBD[0].Process.Kill, nil, e.answers("gslbd2"), nil)
+			only("gslbd2")
+			oneRoute()
+		})
+		t.Logf("gslbd killed: %d of %d queries lost, at most %v without an answer", lost, asked, round(gap))
+		measured.Gap("next hop: the gslbd that serves is killed", gap)
+		same()
+		e.GSLBD[0].Run()
+		only("gslbd1")
+		oneRoute()
 	}
-	lost, asked, gap := e.during(func() { pair[0].Must("pkill", "-F", pair[0].Dir()+"/k.pid"); only("gslbd2") })
-	t.Logf("handed over: %d of %d queries lost, at most %v without an answer", lost, asked, round(gap))
-	if lost > 0 {
-		t.Errorf("%d of %d queries are lost by a move that makes before it breaks", lost, asked)
-	}
-	same()
-	_ = os.Remove(pair[0].Dir() + "/vrrp.pid")
-	pair[0].start(t)
-	only("gslbd1")
-	lost, asked, gap = e.during(func() { e.GSLBD[0].Process.Kill(); only("gslbd2") })
-	t.Logf("gslbd killed: %d of %d queries lost, at most %v without an answer", lost, asked, round(gap))
-	lab.Eventually(t, 5*time.Second, "one route is left", func() bool {
-		out := e.router.Must("ip", "route", "show", service)
-		return strings.Count(out, "\n") == 0 && strings.Contains(out, "metric 500")
-	})
-	same()
 }
