@@ -37,7 +37,7 @@ check: ## what to run before a push: format, vet, staticcheck, tests under the r
 	$(TESTS) -race $(PACKAGES)
 
 e2e: ## run the system between continents: namespaces, real resolvers, faults, the floating address patterns (needs root)
-	$(TESTS) -count=1 -parallel 4 -timeout 15m $(LAB)
+	LAB_OWNER=$$PPID $(TESTS) -count=1 -parallel 4 -timeout 15m $(LAB)
 
 fuzz: ## run each fuzz target for FUZZTIME (20s)
 	@set -e; for pkg in $$($(GO) list ./...); do \

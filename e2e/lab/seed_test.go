@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -12,15 +11,10 @@ import (
 var bin string // where TestMain puts the programs
 
 func TestMain(m *testing.M) {
-	dir, remove, err := Programs()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	bin = dir
-	code := m.Run()
-	remove()
-	os.Exit(code)
+	os.Exit(Main(func(dir string) int {
+		bin = dir
+		return m.Run()
+	}))
 }
 
 // The seed's chain, by whose metrics its four examples are decided.

@@ -184,7 +184,7 @@ func TestAutohealingUnit(t *testing.T) {
 	t.Parallel()
 	analyze := lab.Program(t, "systemd-analyze")
 	path := filepath.Join(t.TempDir(), "gslbd.service")
-	text := strings.ReplaceAll(example(t, "autohealing", "gslbd.service"), "/usr/bin/gslbd", filepath.Join(bin, "gslbd"))
+	text := strings.ReplaceAll(example(t, "autohealing", "gslbd.service"), "/usr/bin/gslbd", "/bin/true") // it looks whether the program is there
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

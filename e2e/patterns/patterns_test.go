@@ -1,7 +1,6 @@
 package patterns
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,15 +13,10 @@ import (
 var bin string // where TestMain puts the programs
 
 func TestMain(m *testing.M) {
-	dir, remove, err := lab.Programs()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	bin = dir
-	code := m.Run()
-	remove()
-	os.Exit(code)
+	os.Exit(lab.Main(func(dir string) int {
+		bin = dir
+		return m.Run()
+	}))
 }
 
 // example returns a file of a pattern.

@@ -1,0 +1,135 @@
+package e2e
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// marked returns the processes whose environment has the assignment, by their name, and the namespaces that they are in.
+func marked(assignment string) (names []string, namespaces map[string]bool) {
+	namespaces = map[string]bool{}
+	processes, _ := filepath.Glob("/proc/[0-9]*")
+	for _, p := range processes {
+		env, err := os.ReadFile(p + "/environ")
+		if err != nil || !slices.ContainsFunc(bytes.Split(env, []byte{0}), func(e []byte) bool { return string(e) == assignment }) {
+			continue
+		}
+		name, _ := os.ReadFile(p + "/comm")
+		names = append(names, strings.TrimSpace(string(name)))
+		maps.Copy(namespaces, namespacesOf(p))
+	}
+	return names, namespaces
+}
+
+// namespacesOf returns those of all threads of a process.
+func namespacesOf(process string) map[string]bool {
+	of := map[string]bool{}
+	links, _ := filepath.Glob(process + "/task/*/ns/*")
+	for _, l := range links {
+		if to, err := os.Readlink(l); err == nil {
+			of[to] = true
+		}
+	}
+	return of
+}
+
+// leftovers lists what the lab could leave on the machine.
+func leftovers() (all []string) {
+	for _, pattern := range []string{"/tmp/gslbd-lab*", "/dev/shm/*", "/run/netns/*", "/run/keepalived*", "/run/bird*", "/sys/class/net/*"} {
+		found, _ := filepath.Glob(pattern)
+		all = append(all, found...)
+	}
+	return all
+}
+
+// Whoever interrupts the lab in the middle, or kills it, or kills the make that it belongs to, leaves no process, no namespace
+// and no file behind, not even what the programs in it have started and left.
+func TestLabLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	need(t, os.Geteuid() == 0, "root")
+	for _, program := range []string{"nsd", "unbound", "keepalived", "haproxy", "ip", "perl", "setsid"} {
+		needProgram(t, program)
+	}
+	tests := filepath.Join(t.TempDir(), "patterns.test")
+	if out, err := exec.Command("go", "test", "-c", "-o", tests, "./patterns").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	machine := namespacesOf("/proc/self")
+	for name, end := range map[string]func(lab, owner *exec.Cmd){
+		"interrupted":    func(lab, _ *exec.Cmd) { _ = syscall.Kill(-lab.Process.Pid, syscall.SIGINT) },
+		"killed":         func(lab, _ *exec.Cmd) { _ = lab.Process.Kill() },
+		"without a make": func(_, owner *exec.Cmd) { _ = owner.Process.Kill(); _ = owner.Wait() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := leftovers()
+			owner := exec.Command("sleep", "600")
+			if err := owner.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer owner.Process.Kill()
+			mark := "LAB_OWNER=" + strconv.Itoa(owner.Process.Pid)
+			lab := exec.Command(tests, "-test.run", "^TestHeartbeat$/^immediate$")
+			lab.Dir = "patterns"
+			lab.Env = append(os.Environ(), mark)
+			lab.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+			var out bytes.Buffer
+			lab.Stdout, lab.Stderr = &out, &out
+			if err := lab.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan struct{})
+			go func() { _ = lab.Wait(); close(ended) }()
+
+			var during map[string]bool
+			eventually(t, 90*time.Second, "the lab runs", func() bool {
+				select {
+				case <-ended:
+					t.Fatalf("the lab ended:\n%s", out.String())
+				default:
+				}
+				var names []string
+				names, during = marked(mark)
+				return slices.Contains(names, "perl") && slices.Contains(names, "unbound") // one that its parent left, and one of ours
+			})
+			maps.DeleteFunc(during, func(ns string, _ bool) bool { return machine[ns] })
+			if len(during) < 10 {
+				t.Errorf("the lab has %d namespaces", len(during))
+			}
+			end(lab, owner)
+			eventually(t, 20*time.Second, "the lab has ended", func() bool {
+				select {
+				case <-ended:
+					return true
+				default:
+					return false
+				}
+			})
+			eventually(t, 10*time.Second, "its processes and namespaces have ended", func() bool {
+				left, _ := marked(mark)
+				processes, _ := filepath.Glob("/proc/[0-9]*")
+				for _, p := range processes {
+					for ns := range namespacesOf(p) {
+						if during[ns] {
+							left = append(left, p+" in "+ns)
+						}
+					}
+				}
+				return len(left) == 0
+			})
+			for _, now := range leftovers() {
+				if !slices.Contains(before, now) {
+					t.Errorf("left behind: %s", now)
+				}
+			}
+		})
+	}
+}
