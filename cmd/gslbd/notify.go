@@ -36,6 +36,9 @@ const (
 	// hung worker of many is missed by one ping in fifty.
 	asksPerWorker = 4
 
+	// maxAsks bounds how many questions are under way, since each holds a socket.
+	maxAsks = 512
+
 	// publisherLate is when the state's publisher counts as hung. It goes round every second.
 	publisherLate = 10 * time.Second
 )
@@ -179,6 +182,7 @@ func (s *server) alive(ctx context.Context, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	var group errgroup.Group
+	group.SetLimit(maxAsks)
 	for _, addr := range s.dns.Addrs() {
 		for range asksPerWorker * runtime.GOMAXPROCS(0) {
 			group.Go(func() error { return ask(ctx, ownAddress(addr), question) })
