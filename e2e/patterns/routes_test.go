@@ -96,6 +96,16 @@ func (e *edge) by(n int) map[string]int {
 	return of
 }
 
+// all reports whether the gslbd answers n queries, from all sources in turn. It stops at the first that it does not.
+func (e *edge) all(g string, n int) bool {
+	for i := range n {
+		if by, _ := e.ask(i); by != g {
+			return false
+		}
+	}
+	return true
+}
+
 // answers returns a function that reports whether the gslbd answers.
 func (e *edge) answers(g string) func() bool {
 	return func() bool { by, _ := e.askWithin(0, 200*time.Millisecond); return by == g }
@@ -123,9 +133,11 @@ func (e *edge) during(f func()) (lost, asked int, gap time.Duration) {
 			last = time.Now()
 		}
 	})
-	f()
-	close(stop)
-	asking.Wait()
+	func() {
+		defer asking.Wait() // also when f ends the test, which takes the hosts away
+		defer close(stop)
+		f()
+	}()
 	return lost, asked, gap
 }
 
@@ -165,7 +177,7 @@ func TestECMPRoutes(t *testing.T) {
 
 		lost, asked, gap = e.during(func() {
 			e.GSLBD[0].Process.Kill()
-			lab.Eventually(t, 15*time.Second, "only the second answers", func() bool { of := e.by(32); return of["gslbd2"] == 32 })
+			lab.Eventually(t, 15*time.Second, "only the second answers", func() bool { return e.all("gslbd2", 32) })
 		})
 		t.Logf("killed: %d of %d queries lost, at most %v without an answer", lost, asked, round(gap))
 		measured.Gap("equal-cost routes: a gslbd is killed", gap)
@@ -188,7 +200,7 @@ func TestRoutePriority(t *testing.T) {
 	watch()
 	only := func(g string) time.Duration {
 		t.Helper()
-		return lab.Eventually(t, 20*time.Second, "only "+g+" answers", func() bool { return e.by(8)[g] == 8 })
+		return lab.Eventually(t, 20*time.Second, "only "+g+" answers", func() bool { return e.all(g, 8) })
 	}
 	only("gslbd1")
 	both := e.GSLBD[:]
@@ -241,7 +253,7 @@ func TestNextHop(t *testing.T) {
 	}
 	only := func(g string) time.Duration {
 		t.Helper()
-		return lab.Eventually(t, 20*time.Second, "only "+g+" answers", func() bool { return e.by(8)[g] == 8 })
+		return lab.Eventually(t, 20*time.Second, "only "+g+" answers", func() bool { return e.all(g, 8) })
 	}
 	only("gslbd1")
 	for _, g := range e.GSLBD { // what is ordered survives the move, since each has it
