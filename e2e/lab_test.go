@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"gslbd/e2e/lab"
 )
 
 // marked returns the processes whose environment has the assignment, by their name, and the namespaces that they are in.
@@ -55,18 +57,18 @@ func leftovers() (all []string) {
 // and no file behind, not even what the programs in it have started and left.
 func TestLabLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
-	need(t, os.Geteuid() == 0, "root")
+	lab.Need(t, os.Geteuid() == 0, "root")
 	for _, program := range []string{"nsd", "unbound", "keepalived", "haproxy", "ip", "perl", "setsid"} {
-		needProgram(t, program)
+		lab.Program(t, program)
 	}
 	tests := filepath.Join(t.TempDir(), "patterns.test")
 	if out, err := exec.Command("go", "test", "-c", "-o", tests, "./patterns").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	machine := namespacesOf("/proc/self")
-	for name, end := range map[string]func(lab, owner *exec.Cmd){
-		"interrupted":    func(lab, _ *exec.Cmd) { _ = syscall.Kill(-lab.Process.Pid, syscall.SIGINT) },
-		"killed":         func(lab, _ *exec.Cmd) { _ = lab.Process.Kill() },
+	for name, end := range map[string]func(run, owner *exec.Cmd){
+		"interrupted":    func(run, _ *exec.Cmd) { _ = syscall.Kill(-run.Process.Pid, syscall.SIGINT) },
+		"killed":         func(run, _ *exec.Cmd) { _ = run.Process.Kill() },
 		"without a make": func(_, owner *exec.Cmd) { _ = owner.Process.Kill(); _ = owner.Wait() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,20 +79,20 @@ func TestLabLeavesNothingBehind(t *testing.T) {
 			}
 			defer owner.Process.Kill()
 			mark := "LAB_OWNER=" + strconv.Itoa(owner.Process.Pid)
-			lab := exec.Command(tests, "-test.run", "^TestHeartbeat$/^immediate$")
-			lab.Dir = "patterns"
-			lab.Env = append(os.Environ(), mark)
-			lab.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+			run := exec.Command(tests, "-test.run", "^TestHeartbeat$/^immediate$")
+			run.Dir = "patterns"
+			run.Env = append(os.Environ(), mark)
+			run.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 			var out bytes.Buffer
-			lab.Stdout, lab.Stderr = &out, &out
-			if err := lab.Start(); err != nil {
+			run.Stdout, run.Stderr = &out, &out
+			if err := run.Start(); err != nil {
 				t.Fatal(err)
 			}
 			ended := make(chan struct{})
-			go func() { _ = lab.Wait(); close(ended) }()
+			go func() { _ = run.Wait(); close(ended) }()
 
 			var during map[string]bool
-			eventually(t, 90*time.Second, "the lab runs", func() bool {
+			lab.Eventually(t, 90*time.Second, "the lab runs", func() bool {
 				select {
 				case <-ended:
 					t.Fatalf("the lab ended:\n%s", out.String())
@@ -104,8 +106,8 @@ func TestLabLeavesNothingBehind(t *testing.T) {
 			if len(during) < 10 {
 				t.Errorf("the lab has %d namespaces", len(during))
 			}
-			end(lab, owner)
-			eventually(t, 20*time.Second, "the lab has ended", func() bool {
+			end(run, owner)
+			lab.Eventually(t, 20*time.Second, "the lab has ended", func() bool {
 				select {
 				case <-ended:
 					return true
@@ -113,7 +115,7 @@ func TestLabLeavesNothingBehind(t *testing.T) {
 					return false
 				}
 			})
-			eventually(t, 10*time.Second, "its processes and namespaces have ended", func() bool {
+			lab.Eventually(t, 10*time.Second, "its processes and namespaces have ended", func() bool {
 				left, _ := marked(mark)
 				processes, _ := filepath.Glob("/proc/[0-9]*")
 				for _, p := range processes {

@@ -55,7 +55,7 @@ func (m *serviceManager) from(i int) []string {
 // wait waits until a message from the i-th on begins so, and returns the index after it.
 func (m *serviceManager) wait(t *testing.T, i int, begins string) (next int) {
 	t.Helper()
-	eventually(t, 15*time.Second, "the service manager is told "+begins, func() bool {
+	lab.Eventually(t, 15*time.Second, "the service manager is told "+begins, func() bool {
 		for k, text := range m.from(i) {
 			if strings.HasPrefix(text, begins) {
 				next = i + k + 1
@@ -149,10 +149,10 @@ func TestHangStopsSignsOfLife(t *testing.T) {
 			t.Fatal(err)
 		}
 		// From the line on there is none, however often it asks itself.
-		eventually(t, 15*time.Second, "it says that it hangs", func() bool { return strings.Count(s.log(), "gslbd hangs") == round+1 })
+		lab.Eventually(t, 15*time.Second, "it says that it hangs", func() bool { return strings.Count(s.log(), "gslbd hangs") == round+1 })
 		next = len(m.from(0))
 		begin := time.Now()
-		eventually(t, 15*time.Second, "a watchdog's time goes by", func() bool { return time.Since(begin) > 2*watchdog })
+		lab.Eventually(t, 15*time.Second, "a watchdog's time goes by", func() bool { return time.Since(begin) > 2*watchdog })
 		for _, text := range m.from(next) {
 			if strings.HasPrefix(text, "WATCHDOG") {
 				t.Errorf("round %d: a sign of life of a server that hangs", round)
@@ -180,7 +180,7 @@ func TestNoServiceManager(t *testing.T) {
 	m.start(t, s, filepath.Join(binaries, "gslbd"), 100*time.Millisecond, "WATCHDOG_PID=1")
 	next := m.wait(t, 0, "READY=1\n")
 	begin := time.Now()
-	eventually(t, 5*time.Second, "ten watchdog's times go by", func() bool { return time.Since(begin) > time.Second })
+	lab.Eventually(t, 5*time.Second, "ten watchdog's times go by", func() bool { return time.Since(begin) > time.Second })
 	if told := m.from(next); len(told) > 0 {
 		t.Errorf("told %q", told)
 	}

@@ -44,7 +44,7 @@ func Main(run func(bin string) int) int {
 
 // runTests builds the programs and runs the tests.
 func runTests(run func(bin string) int) (int, error) {
-	bin, remove, err := programs()
+	bin, remove, err := Programs()
 	if err != nil {
 		return 1, err
 	}

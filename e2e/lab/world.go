@@ -79,14 +79,14 @@ type GSLBD struct {
 	config string
 }
 
-// programs builds gslbd, gslb-agent and gslbctl into a folder that is removed by the returned function.
-func programs() (dir string, remove func(), err error) {
+// Programs builds gslbd, gslb-agent and gslbctl into a folder that is removed by the returned function.
+func Programs(flags ...string) (dir string, remove func(), err error) {
 	dir, err = os.MkdirTemp("", "gslbd-lab-bin")
 	if err != nil {
 		return "", nil, err
 	}
 	_ = os.Chmod(dir, 0o755)
-	out, err := exec.Command("go", "build", "-o", dir+"/", "gslbd/cmd/...").CombinedOutput()
+	out, err := exec.Command("go", append(append([]string{"build"}, flags...), "-o", dir+"/", "gslbd/cmd/...")...).CombinedOutput()
 	if err != nil {
 		os.RemoveAll(dir)
 		return "", nil, fmt.Errorf("go build: %w\n%s", err, out)
