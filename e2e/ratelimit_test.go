@@ -47,8 +47,8 @@ func TestRateLimit(t *testing.T) {
 			}
 		}
 		var buf [512]byte
-		for {
-			_ = conn.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+		for full+truncated < n {
+			_ = conn.SetReadDeadline(time.Now().Add(time.Second))
 			switch k, err := conn.Read(buf[:]); {
 			case err != nil:
 				return full, truncated
@@ -58,6 +58,7 @@ func TestRateLimit(t *testing.T) {
 				full++
 			}
 		}
+		return full, truncated
 	}
 	if full, _ := burst("127.0.1.1", 200); full != 200 {
 		t.Fatalf("without a limit %d of 200 are answered", full)
