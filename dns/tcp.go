@@ -39,9 +39,6 @@ const (
 
 	// stopGrace is how long a connection may be silent before it ends, once the server stops.
 	stopGrace = 100 * time.Millisecond
-
-	// acceptGrace is how long a stopping server waits for one more connection of those that are queued.
-	acceptGrace = 5 * time.Millisecond
 )
 
 // The results of TLS handshakes.
@@ -157,11 +154,23 @@ func (s *tcpServer) accept(ctx context.Context, ln tcpListener, running *sync.Wa
 }
 
 // acceptQueued takes the connections that the kernel has accepted for us already: closing the listener would reset them,
-// with the queries in them.
+// with the queries in them. How many wait is asked of the kernel, not told by the time: a busy machine may take any time to
+// run us. Newcomers do not keep the server from stopping, since it takes no more than there may be.
 func (s *tcpServer) acceptQueued(ln tcpListener, running *sync.WaitGroup) {
-	until := time.Now().Add(stopGrace) // newcomers must not keep the server from stopping
-	for time.Now().Before(until) {
-		_ = ln.SetDeadline(time.Now().Add(acceptGrace))
+	raw, err := ln.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = ln.SetDeadline(time.Now().Add(s.drainTime))
+	for range s.most {
+		queued := false
+		err := raw.Control(func(fd uintptr) {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			queued = n > 0 && err == nil
+		})
+		if err != nil || !queued {
+			return
+		}
 		nc, err := ln.AcceptTCP()
 		if err != nil {
 			return

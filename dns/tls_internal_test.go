@@ -186,3 +186,35 @@ func TestHandshakesMakeRoom(t *testing.T) {
 		t.Errorf("%d tokens are taken and %d connections open at the end", len(s.computing), s.open())
 	}
 }
+
+// TestAcceptQueuedOnABusyMachine holds up a stopping server for longer than connections may be silent: those that the
+// kernel has accepted are taken all the same.
+func TestAcceptQueuedOnABusyMachine(t *testing.T) {
+	opts, err := Options{Workers: 1}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newTCPServer(opts, nil)
+	ln, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	clients := make([]net.Conn, 8)
+	for i := range clients {
+		if clients[i], err = net.Dial("tcp4", ln.Addr().String()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var running sync.WaitGroup
+	s.mu.Lock()
+	time.AfterFunc(2*stopGrace, s.mu.Unlock)
+	s.acceptQueued(tcpListener{TCPListener: ln}, &running)
+	if got := s.open(); got != len(clients) {
+		t.Errorf("%d connections are taken, %d were queued", got, len(clients))
+	}
+	for _, c := range clients {
+		c.Close()
+	}
+	running.Wait()
+}
