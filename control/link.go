@@ -11,10 +11,8 @@ import (
 	"strings"
 	"sync"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 )
 
 // A link remembers why the last connection to an endpoint of etcd failed. The client only says that time ran out, or that
@@ -84,12 +82,12 @@ func (l *link) explain(err error) error {
 	l.mu.Lock()
 	why, secure := l.why, l.secure
 	l.mu.Unlock()
-	late := errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded
-	begun := status.Code(err) == codes.Unavailable && !strings.Contains(err.Error(), "while dialing")
-	if err == nil || why == nil || !late && !begun {
-		if late {
-			return errors.New("it does not answer in time")
-		}
+	switch {
+	case err == nil:
+		return nil
+	case why == nil && errors.Is(err, context.DeadlineExceeded):
+		return errors.New("it does not answer in time")
+	case why == nil || strings.Contains(err.Error(), "while dialing"): // there was not even a connection
 		return err
 	}
 	var (
