@@ -165,7 +165,10 @@ func (s *tcpServer) acceptQueued(ln tcpListener, running *sync.WaitGroup) {
 	for range s.most {
 		queued := false
 		err := raw.Control(func(fd uintptr) {
-			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			n, err := 0, error(unix.EINTR)
+			for err == unix.EINTR {
+				n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			}
 			queued = n > 0 && err == nil
 		})
 		if err != nil || !queued {
