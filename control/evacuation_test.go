@@ -1027,6 +1027,12 @@ func TestLeftOverProgramThatHangs(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- left.Wait() }()
 	t.Cleanup(func() { _ = left.Process.Kill() })
+	reads := exec.Command("/bin/sh", "-c", "exec sleep 600 <"+programLock) // as a backup does
+	reads.Dir = dir
+	if err := reads.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = reads.Process.Kill(); _ = reads.Wait() })
 
 	core, logs := observer.New(zapcore.InfoLevel)
 	c := New(Options{Directory: dir, Node: "gslb1", Store: fleetStore(t), Config: w.config(), Log: zap.New(core)})
@@ -1051,8 +1057,9 @@ func TestLeftOverProgramThatHangs(t *testing.T) {
 	if w.String() == before || w.runs() != "remove" {
 		t.Errorf("the program ran for %q", w.runs())
 	}
-	if n := logs.FilterMessageSnippet("took too long and was killed").Len(); n != 1 {
-		t.Errorf("%d lines of the log say that it was killed", n)
+	killed := logs.FilterMessageSnippet("took too long and was killed").All()
+	if len(killed) != 1 || killed[0].ContextMap()["processes"] != int64(1) {
+		t.Errorf("the log says %+v", killed)
 	}
 }
 

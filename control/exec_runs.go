@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -175,8 +176,8 @@ func (g *programs) leftOver(busy bool, now time.Time) time.Duration {
 	return now.Sub(g.found)
 }
 
-// killHolders kills the processes that have the file open, and with it its lock, and returns how many: whatever else has
-// the number of a process that is gone is left alone.
+// killHolders kills the processes that have inherited the lock of the file, and returns how many. One that only has the
+// file open, as a backup does, is left alone.
 func killHolders(f *os.File) (n int, err error) {
 	want, err := f.Stat()
 	if err != nil {
@@ -192,7 +193,12 @@ func killHolders(f *os.File) (n int, err error) {
 		if err != nil || killed[pid] {
 			continue
 		}
-		if is, err := os.Stat(path); err == nil && os.SameFile(is, want) && syscall.Kill(pid, syscall.SIGKILL) == nil {
+		is, err := os.Stat(path)
+		if err != nil || !os.SameFile(is, want) {
+			continue
+		}
+		info, err := os.ReadFile(strings.Replace(path, "/fd/", "/fdinfo/", 1))
+		if err == nil && bytes.Contains(info, []byte("FLOCK")) && syscall.Kill(pid, syscall.SIGKILL) == nil {
 			killed[pid] = true
 			n++
 		}
