@@ -18,8 +18,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxFile is the largest configuration file in bytes: room for 100,000 overrides and 10,000 services.
-const maxFile = 16 << 20
+// maxFile is the largest configuration file in bytes: room for 100,000 services and as many overrides.
+const maxFile = 128 << 20
 
 // keyDelimiter joins nested keys for viper. It cannot occur in a key, while viper's own "." occurs in domain names.
 const keyDelimiter = "\x00"

@@ -26,9 +26,17 @@ type decoder struct {
 	failed   map[string]bool // the paths of errs
 
 	fields   map[reflect.Type][]field // cache
+	blanks   map[blank]reflect.Value  // cache
 	known    []setting                // every key of the root
 	expanded int                      // nodes read through aliases
 	aliases  int                      // aliases around the present node
+	entries  int                      // entries of lists around the present node
+}
+
+// A blank is a struct of which nothing is written: all its keys have their defaults.
+type blank struct {
+	typ  reflect.Type
+	kind string // see kindField
 }
 
 // An origin says where a value was written.
@@ -39,10 +47,11 @@ type origin struct {
 
 // A field is a key of a struct.
 type field struct {
-	name string // of viper and mapstructure
-	key  string // of the file
-	typ  reflect.Type
-	tag  reflect.StructTag
+	name  string // of viper and mapstructure
+	key   string // of the file
+	index []int  // of the struct, see reflect.Value.FieldByIndex
+	typ   reflect.Type
+	tag   reflect.StructTag
 }
 
 // A setting is a key of the root, at any depth.
@@ -53,7 +62,10 @@ type setting struct {
 }
 
 func newDecoder(file string, root reflect.Type) *decoder {
-	d := &decoder{file: file, origin: map[string]origin{}, failed: map[string]bool{}, fields: map[reflect.Type][]field{}}
+	d := &decoder{
+		file: file, origin: map[string]origin{}, failed: map[string]bool{},
+		fields: map[reflect.Type][]field{}, blanks: map[blank]reflect.Value{},
+	}
 	d.known = d.settings(nil, root, false)
 	return d
 }
@@ -116,13 +128,16 @@ func (d *decoder) fieldsOf(t reflect.Type) []field {
 		switch {
 		case name == "-":
 		case name == ",squash":
-			out = append(out, d.fieldsOf(f.Type)...)
+			for _, inner := range d.fieldsOf(f.Type) {
+				inner.index = append(slices.Clone(f.Index), inner.index...)
+				out = append(out, inner)
+			}
 		default:
 			key := f.Tag.Get("key")
 			if key == "" {
 				key = name
 			}
-			out = append(out, field{name: name, key: key, typ: f.Type, tag: f.Tag})
+			out = append(out, field{name: name, key: key, index: f.Index, typ: f.Type, tag: f.Tag})
 		}
 	}
 	d.fields[t] = out
@@ -279,7 +294,8 @@ func (d *decoder) merge(v *yaml.Node, path string, depth int) []pair {
 	return nil
 }
 
-// section decodes a mapping as the struct t; with n nil it returns the defaults.
+// section decodes a mapping as the struct t; with n nil it returns the defaults. An entry of a list, and what is in it,
+// becomes a value of t: there may be very many. What the environment may overlay becomes a map, which viper reads.
 func (d *decoder) section(n *yaml.Node, t reflect.Type, path string) any {
 	var pairs []pair
 	if n != nil {
@@ -292,40 +308,86 @@ func (d *decoder) section(n *yaml.Node, t reflect.Type, path string) any {
 	fields := d.fieldsOf(t)
 	kind, hasKind := kindField(fields, pairs)
 
-	out := map[string]any{}
-	given := map[string]bool{}
+	out := d.newTarget(t, kind)
 	for _, p := range pairs {
 		if d.full() {
 			return nil
 		}
 		at := join(path, p.key)
 		d.origin[at] = origin{line: p.line}
-		given[p.key] = true
 		f, kinds := find(fields, p.key, kind)
 		switch {
 		case f != nil:
-			if v := d.value(p.value, *f, at); v != nil {
-				out[f.name] = v
-			}
+			out.set(f, d.value(p.value, *f, at))
 		case kinds == nil:
 			d.fail(at, "%s", d.unknownKey(path, p.key, fields))
 		case hasKind:
 			d.fail(at, "%s %s takes no %s; it belongs to %s", fields[0].key, kind, p.key, strings.Join(kinds, ", "))
 		}
 	}
-	for _, f := range fields {
-		if given[f.key] || !f.allows(kind) {
+	for i := range fields {
+		f := &fields[i]
+		if !f.allows(kind) || slices.ContainsFunc(pairs, func(p pair) bool { return p.key == f.key }) {
 			continue
 		}
 		if f.tag.Get("required") != "" && !d.given(join(path, f.key)) { // the environment may give it
 			d.fail(join(path, f.key), "is missing")
 			continue
 		}
-		if v := d.defaultOf(f, kind, join(path, f.key)); v != nil {
-			out[f.name] = v
+		if out.section != nil { // a blank has them
+			out.set(f, d.defaultOf(*f, kind, join(path, f.key)))
 		}
 	}
+	return out.value()
+}
+
+// A target is what a mapping is decoded into.
+type target struct {
+	section map[string]any // what viper reads, or nil
+	entry   reflect.Value  // the struct, without section
+}
+
+func (d *decoder) newTarget(t reflect.Type, kind string) target {
+	if d.entries == 0 {
+		return target{section: map[string]any{}}
+	}
+	out := target{entry: reflect.New(t).Elem()}
+	b, ok := d.blanks[blank{t, kind}]
+	if !ok {
+		b = reflect.New(t).Elem()
+		for _, f := range d.fieldsOf(t) {
+			if f.allows(kind) {
+				target{entry: b}.set(&f, d.defaultOf(f, kind, ""))
+			}
+		}
+		d.blanks[blank{t, kind}] = b
+	}
+	out.entry.Set(b)
 	return out
+}
+
+// set stores what was decoded as f; nil: nothing usable, which leaves the zero value.
+func (o target) set(f *field, v any) {
+	switch {
+	case o.section != nil && v != nil:
+		o.section[f.name] = v
+	case o.section != nil:
+	case v == nil:
+		o.entry.FieldByIndex(f.index).SetZero()
+	case f.typ.Kind() == reflect.Pointer:
+		p := reflect.New(f.typ.Elem())
+		p.Elem().Set(reflect.ValueOf(v))
+		o.entry.FieldByIndex(f.index).Set(p)
+	default:
+		o.entry.FieldByIndex(f.index).Set(reflect.ValueOf(v))
+	}
+}
+
+func (o target) value() any {
+	if o.section != nil {
+		return o.section
+	}
+	return o.entry.Interface()
 }
 
 // kindField returns the value of the first key, when other keys depend on it.
@@ -390,12 +452,12 @@ func (d *decoder) defaultOf(f field, kind, path string) any {
 	case !ok:
 		return nil
 	case f.typ.Kind() == reflect.Slice:
-		var out []any
+		out := reflect.MakeSlice(f.typ, 0, 1)
 		for _, e := range strings.Split(text, ",") {
 			v, _ := parse(e, f.element(), true)
-			out = append(out, v)
+			out = reflect.Append(out, reflect.ValueOf(v))
 		}
-		return out
+		return out.Interface()
 	}
 	v, _ := parse(text, f, false)
 	return v
@@ -422,17 +484,23 @@ func (d *decoder) list(n *yaml.Node, f field, path string) any {
 		return nil
 	}
 	elem := f.element()
-	out := []any{}
-	seen := map[any]int{}
+	out := reflect.MakeSlice(f.typ, 0, len(n.Content))
+	var seen map[any]int // of single values
+	if !isSection(elem.typ) && len(n.Content) > 1 {
+		seen = make(map[any]int, len(n.Content))
+	}
 	for i, e := range n.Content {
 		at := path + "[" + strconv.Itoa(i) + "]"
 		d.origin[at] = origin{line: e.Line}
 		if isSection(elem.typ) {
+			d.entries++
 			v := d.value(e, field{typ: elem.typ}, at)
+			d.entries--
 			if v == nil {
-				v = map[string]any{} // keeps the indexes of what follows
+				out = reflect.Append(out, reflect.Zero(elem.typ)) // keeps the indexes of what follows
+			} else {
+				out = reflect.Append(out, reflect.ValueOf(v))
 			}
-			out = append(out, v)
 			continue
 		}
 		e, done := d.enter(e, at)
@@ -449,11 +517,13 @@ func (d *decoder) list(n *yaml.Node, f field, path string) any {
 			d.fail(at, "%s is listed twice, first as entry [%d]", quote(e.Value), first)
 			continue
 		}
-		seen[v] = i
-		out = append(out, v)
+		if seen != nil {
+			seen[v] = i
+		}
+		out = reflect.Append(out, reflect.ValueOf(v))
 	}
-	d.refuseLater(out, f, path)
-	return out
+	d.refuseLater(out.Interface(), f, path)
+	return out.Interface()
 }
 
 // refuseLater refuses v where only the default of f is supported.
@@ -462,23 +532,20 @@ func (d *decoder) refuseLater(v any, f field, path string) {
 		return
 	}
 	text, _ := f.defaultText("")
-	switch x := v.(type) {
-	case []any:
-		if len(x) == 0 {
+	if list := reflect.ValueOf(v); list.Kind() == reflect.Slice {
+		if list.Len() == 0 {
 			return
 		}
 		text = "[]"
-	case string:
-		if x == text {
+	} else if word, ok := v.(string); ok {
+		if word == text {
 			return
 		}
 		if text == "" {
 			text = `""`
 		}
-	default:
-		if def, _ := parse(text, f, false); def == v {
-			return
-		}
+	} else if def, _ := parse(text, f, false); def == v {
+		return
 	}
 	d.fail(path, "is not supported by this version: remove it, or set it to %s", text)
 }
