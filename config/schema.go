@@ -31,6 +31,19 @@ type decoder struct {
 	expanded int                      // nodes read through aliases
 	aliases  int                      // aliases around the present node
 	entries  int                      // entries of lists around the present node
+
+	least   int                     // bytes of a list that is read in pieces; 0: none is
+	cuts    map[*yaml.Node]*cutList // by the node that stands for the list
+	cutAt   map[string]*cutList     // those that were decoded, by path
+	torn    bool                    // one could not be read in pieces: nothing that was decoded counts
+	quiet   bool                    // decode without paths and origins, and only set tripped at a fault
+	tripped bool
+
+	// The entry of a cutList that was asked for last, see recall.
+	recalled       string
+	recalledOrigin map[string]origin
+	recalledFrom   *piece
+	recalledNodes  []*yaml.Node
 }
 
 // A blank is a struct of which nothing is written: all its keys have their defaults.
@@ -51,7 +64,29 @@ type field struct {
 	key   string // of the file
 	index []int  // of the struct, see reflect.Value.FieldByIndex
 	typ   reflect.Type
-	tag   reflect.StructTag
+	tag   tags
+}
+
+// Tags are those of a field, by their names: reflect looks through all of them for every one.
+type tags map[string]string
+
+func newTags(t reflect.StructTag) tags {
+	out := tags{}
+	for _, name := range []string{"default", "required", "min", "max", "size", "repeat", "enum", "as", "off", "for", "later"} {
+		if text, ok := t.Lookup(name); ok {
+			out[name] = text
+		}
+	}
+	return out
+}
+
+// Get returns the tag's text, "" without it.
+func (t tags) Get(name string) string { return t[name] }
+
+// Lookup returns the tag's text, and whether there is such a tag.
+func (t tags) Lookup(name string) (text string, ok bool) {
+	text, ok = t[name]
+	return text, ok
 }
 
 // A setting is a key of the root, at any depth.
@@ -64,7 +99,7 @@ type setting struct {
 func newDecoder(file string, root reflect.Type) *decoder {
 	d := &decoder{
 		file: file, origin: map[string]origin{}, failed: map[string]bool{},
-		fields: map[reflect.Type][]field{}, blanks: map[blank]reflect.Value{},
+		fields: map[reflect.Type][]field{}, blanks: map[blank]reflect.Value{}, cutAt: map[string]*cutList{},
 	}
 	d.known = d.settings(nil, root, false)
 	return d
@@ -72,10 +107,18 @@ func newDecoder(file string, root reflect.Type) *decoder {
 
 // fail records a fault at path.
 func (d *decoder) fail(path, format string, args ...any) {
-	d.failAt(d.originOf(path), path, format, args...)
+	var o origin
+	if !d.quiet {
+		o = d.originOf(path)
+	}
+	d.failAt(o, path, format, args...)
 }
 
 func (d *decoder) failAt(o origin, path, format string, args ...any) {
+	if d.quiet {
+		d.tripped = true
+		return
+	}
 	if d.full() {
 		return
 	}
@@ -103,8 +146,12 @@ func (d *decoder) warn(path, format string, args ...any) {
 
 // originOf says where path was written, or what encloses it where it was not.
 func (d *decoder) originOf(path string) origin {
+	d.recall(path)
 	for {
 		if o, ok := d.origin[path]; ok || path == "" {
+			return o
+		}
+		if o, ok := d.recalledOrigin[path]; ok {
 			return o
 		}
 		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
@@ -113,8 +160,20 @@ func (d *decoder) originOf(path string) origin {
 
 // given reports whether path was written, in the file or in the environment.
 func (d *decoder) given(path string) bool {
+	if d.quiet { // no part of an entry of a list is given by the environment
+		return false
+	}
+	d.recall(path)
 	_, ok := d.origin[path]
-	return ok
+	_, recalled := d.recalledOrigin[path]
+	return ok || recalled
+}
+
+// note records where path was written.
+func (d *decoder) note(path string, line int) {
+	if !d.quiet {
+		d.origin[path] = origin{line: line}
+	}
 }
 
 func (d *decoder) fieldsOf(t reflect.Type) []field {
@@ -137,7 +196,7 @@ func (d *decoder) fieldsOf(t reflect.Type) []field {
 			if key == "" {
 				key = name
 			}
-			out = append(out, field{name: name, key: key, index: f.Index, typ: f.Type, tag: f.Tag})
+			out = append(out, field{name: name, key: key, index: f.Index, typ: f.Type, tag: newTags(f.Tag)})
 		}
 	}
 	d.fields[t] = out
@@ -313,8 +372,8 @@ func (d *decoder) section(n *yaml.Node, t reflect.Type, path string) any {
 		if d.full() {
 			return nil
 		}
-		at := join(path, p.key)
-		d.origin[at] = origin{line: p.line}
+		at := d.join(path, p.key)
+		d.note(at, p.line)
 		f, kinds := find(fields, p.key, kind)
 		switch {
 		case f != nil:
@@ -330,12 +389,12 @@ func (d *decoder) section(n *yaml.Node, t reflect.Type, path string) any {
 		if !f.allows(kind) || slices.ContainsFunc(pairs, func(p pair) bool { return p.key == f.key }) {
 			continue
 		}
-		if f.tag.Get("required") != "" && !d.given(join(path, f.key)) { // the environment may give it
-			d.fail(join(path, f.key), "is missing")
+		if f.tag.Get("required") != "" && !d.given(d.join(path, f.key)) { // the environment may give it
+			d.fail(d.join(path, f.key), "is missing")
 			continue
 		}
 		if out.section != nil { // a blank has them
-			out.set(f, d.defaultOf(*f, kind, join(path, f.key)))
+			out.set(f, d.defaultOf(*f, kind, d.join(path, f.key)))
 		}
 	}
 	return out.value()
@@ -474,39 +533,68 @@ func (d *decoder) list(n *yaml.Node, f field, path string) any {
 		d.fail(path, "is %s, and must be a list: write [a, b], or a line \"- a\" for each entry", kindOf(n))
 		return nil
 	}
+	l := d.cuts[n]
+	elem, size := f.element(), len(n.Content)
+	if l != nil {
+		size = l.count
+	}
 	_, hasDefault := f.tag.Lookup("default")
-	if len(n.Content) == 0 && (hasDefault || f.tag.Get("required") != "") {
+	if size == 0 && (hasDefault || f.tag.Get("required") != "") {
 		d.fail(path, "is empty, and needs at least one entry")
 		return nil
 	}
-	if size, err := strconv.Atoi(f.tag.Get("size")); err == nil && len(n.Content) > size {
-		d.fail(path, "has %d entries, and may have at most %d", len(n.Content), size)
+	if most, err := strconv.Atoi(f.tag.Get("size")); err == nil && size > most {
+		d.fail(path, "has %d entries, and may have at most %d", size, most)
 		return nil
 	}
+	var out reflect.Value
+	switch {
+	case l != nil && isSection(elem.typ):
+		out = d.decodeCut(l, elem, path)
+	case l != nil && !d.fill(n, l):
+		return nil
+	case isSection(elem.typ):
+		out = reflect.MakeSlice(f.typ, 0, size)
+		for i, e := range n.Content {
+			out = reflect.Append(out, d.entry(e, elem, d.at(path, i)))
+		}
+	default:
+		if out = d.values(n, f, path); !out.IsValid() {
+			return nil
+		}
+	}
+	d.refuseLater(out.Interface(), f, path)
+	return out.Interface()
+}
+
+// entry decodes an entry of a list of mappings. Without anything usable it is zero, so that those that follow keep their
+// indexes.
+func (d *decoder) entry(e *yaml.Node, elem field, path string) reflect.Value {
+	d.note(path, e.Line)
+	d.entries++
+	v := d.value(e, field{typ: elem.typ}, path)
+	d.entries--
+	if v == nil {
+		return reflect.Zero(elem.typ)
+	}
+	return reflect.ValueOf(v)
+}
+
+// values decodes the entries of a list of single values; the zero Value: there was too much of them.
+func (d *decoder) values(n *yaml.Node, f field, path string) reflect.Value {
 	elem := f.element()
 	out := reflect.MakeSlice(f.typ, 0, len(n.Content))
-	var seen map[any]int // of single values
-	if !isSection(elem.typ) && len(n.Content) > 1 {
+	var seen map[any]int
+	if len(n.Content) > 1 {
 		seen = make(map[any]int, len(n.Content))
 	}
 	for i, e := range n.Content {
-		at := path + "[" + strconv.Itoa(i) + "]"
-		d.origin[at] = origin{line: e.Line}
-		if isSection(elem.typ) {
-			d.entries++
-			v := d.value(e, field{typ: elem.typ}, at)
-			d.entries--
-			if v == nil {
-				out = reflect.Append(out, reflect.Zero(elem.typ)) // keeps the indexes of what follows
-			} else {
-				out = reflect.Append(out, reflect.ValueOf(v))
-			}
-			continue
-		}
+		at := d.at(path, i)
+		d.note(at, e.Line)
 		e, done := d.enter(e, at)
 		if e == nil {
 			done()
-			return nil
+			return reflect.Value{}
 		}
 		v := d.scalar(e, elem, at, true)
 		done()
@@ -522,8 +610,15 @@ func (d *decoder) list(n *yaml.Node, f field, path string) any {
 		}
 		out = reflect.Append(out, reflect.ValueOf(v))
 	}
-	d.refuseLater(out.Interface(), f, path)
-	return out.Interface()
+	return out
+}
+
+// at returns the path of an entry of the list that path names; nothing while nobody asks for it.
+func (d *decoder) at(path string, i int) string {
+	if d.quiet {
+		return ""
+	}
+	return at(path, i)
 }
 
 // refuseLater refuses v where only the default of f is supported.
@@ -614,6 +709,14 @@ func (d *decoder) place(s setting) string {
 		}
 	}
 	return b.String()
+}
+
+// join returns the path of a key of what path names; nothing while nobody asks for it.
+func (d *decoder) join(path, key string) string {
+	if d.quiet {
+		return ""
+	}
+	return join(path, key)
 }
 
 func join(path, key string) string {
