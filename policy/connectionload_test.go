@@ -8,7 +8,7 @@ import (
 
 // opening gives a site new sessions per second.
 func (w *world) opening(name string, rate float64) {
-	w.of(name).Site.HasNewSessions, w.of(name).Site.NewSessions = true, rate
+	w.at(name).HasNewSessions, w.at(name).NewSessions = true, rate
 }
 
 func TestConnectionLoad(t *testing.T) {

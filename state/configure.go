@@ -12,6 +12,9 @@ import (
 type service struct {
 	cfg     ServiceConfig // owned: its slices are copies
 	id      uint32
+	index   int       // in the snapshot
+	touched bool      // it is in Store.touched
+	due     time.Time // the next change that time alone brings; zero: none
 	members []*member
 	byName  map[string]*member
 
@@ -122,7 +125,10 @@ func (s *Store) configure(c *Config, now time.Time) {
 			sc.Hold = time.Minute
 		}
 		st.cfg = sc
-		st.location = geo.NewLocation(sc.Location)
+		st.info = &SiteInfo{
+			Name: sc.Name, ID: st.id, Index: len(s.siteOrder), Zone: sc.Zone, Region: sc.Region,
+			Location: geo.NewLocation(sc.Location), Cost: sc.Cost,
+		}
 		st.members = nil
 		st.reconfigured()
 		s.sites[sc.Name] = st
@@ -134,9 +140,13 @@ func (s *Store) configure(c *Config, now time.Time) {
 	s.svcOrder = s.svcOrder[:0:0]
 	for _, sc := range c.Services {
 		svc := s.configureService(oldServices[sc.Name], sc, now)
+		svc.index, svc.touched, svc.due = len(s.svcOrder), false, time.Time{}
 		s.services[sc.Name] = svc
 		s.svcOrder = append(s.svcOrder, svc)
 	}
+	s.published = make([]*Service, len(s.svcOrder))
+	s.touched, s.timed = nil, map[*service]struct{}{}
+	s.touchAll()
 
 	if old, c := s.rtt, s.cfg.RTT; old.bits4 != c.PrefixV4 || old.bits6 != c.PrefixV6 || old.max != c.MaxTargets {
 		s.rtt = NewRTTTable(c)
@@ -229,15 +239,22 @@ func (s *Store) applyOrders() {
 			if s.orders.Force != nil {
 				f = s.orders.Force(svc.cfg.Name, m.cfg.Name, m.site.cfg.Name, m.site.cfg.Zone)
 			}
-			svc.ordered = svc.ordered || f.Forced != m.forced || !slices.Equal(f.Stages, m.moved)
+			moved := !slices.Equal(f.Stages, m.moved)
+			if f.Forced == m.forced && f.Why == m.forcedWhy && f.Since.Equal(m.forcedSince) && !moved {
+				continue
+			}
+			s.touch(svc)
+			svc.ordered = svc.ordered || f.Forced != m.forced || moved
 			m.forced, m.forcedWhy, m.forcedSince, m.moved = f.Forced, f.Why, f.Since, slices.Clone(f.Stages)
 		}
 		var l Latch
 		if s.orders.Latch != nil && svc.hasBackups && svc.cfg.Failback == FailbackManual {
 			l = s.orders.Latch(svc.cfg.Name)
 		}
-		svc.ordered = svc.ordered || l != svc.latch
-		svc.latch = l
+		if l != svc.latch {
+			s.touch(svc)
+			svc.ordered, svc.latch = true, l
+		}
 	}
 }
 
@@ -262,7 +279,7 @@ func (s *Store) serviceID(name string) uint32 {
 func (s *Store) targetSites() []targetSite {
 	var all []targetSite
 	for _, st := range s.siteOrder {
-		all = append(all, targetSite{id: st.id, location: st.location})
+		all = append(all, targetSite{id: st.id, location: st.info.Location})
 	}
 	return all
 }

@@ -19,7 +19,8 @@ func (s *Store) Preview(force func(service, member, site, zone string) Force) *S
 		return nil
 	}
 	p := &Store{
-		cfg: s.cfg, configured: true, version: s.version, epoch: s.epoch, siteOrder: s.siteOrder, sites: s.sites,
+		timed: map[*service]struct{}{},
+		cfg:   s.cfg, configured: true, version: s.version, epoch: s.epoch, siteOrder: s.siteOrder, sites: s.sites,
 		rtt: s.rtt, geo: s.geo, zones: s.zones, blind: s.blind, orders: s.orders,
 	}
 	p.orders.Force = force
@@ -27,7 +28,9 @@ func (s *Store) Preview(force func(service, member, site, zone string) Force) *S
 	for i, svc := range s.svcOrder {
 		p.svcOrder[i] = svc.copy()
 	}
+	p.published = make([]*Service, len(p.svcOrder))
 	p.applyOrders()
+	p.touchAll()
 	p.evalServices(now)
 	return p.build(now)
 }
@@ -35,7 +38,7 @@ func (s *Store) Preview(force func(service, member, site, zone string) Force) *S
 // copy returns a service whose evaluation changes nothing of svc. The sites are shared.
 func (svc *service) copy() *service {
 	c := *svc
-	c.counters = nil
+	c.counters, c.touched = nil, false
 	c.rotation = new(Rotation)
 	for f := range c.rotation.Turn {
 		c.rotation.Turn[f].Store(svc.rotation.Turn[f].Load())
