@@ -28,7 +28,7 @@ func large(sites, services int) *state.Config {
 		for j := range 4 {
 			m := state.MemberConfig{
 				Name: fmt.Sprintf("m%d", j), Site: fmt.Sprintf("site%d", (i+j)%sites), Weight: 100,
-				Addresses: [2]netip.Addr{network(1<<16 + i*4 + j), netip.MustParseAddr(fmt.Sprintf("2001:db8::%x:%x", i, j+1))},
+				Addresses: [2]netip.Addr{network(1<<16 + i*4 + j), netip.MustParseAddr(fmt.Sprintf("2001:db8::%x:%x:%x", i>>16, i&0xffff, j+1))},
 			}
 			if j > 1 {
 				m.Role = state.Backup
@@ -264,21 +264,43 @@ func TestReportTouchesItsServices(t *testing.T) {
 	})
 }
 
-func BenchmarkPublish(b *testing.B) {
-	c := large(200, 5000)
-	s, err := state.New(state.Options{})
+// The largest configuration: 100,000 services of four members at 1,000 sites.
+func huge(b *testing.B) (*state.Store, *state.Config) {
+	c := large(1000, 100_000)
+	s, err := state.New(state.Options{Shards: 2})
 	if err != nil {
 		b.Fatal(err)
 	}
 	s.Configure(c)
-	for i := range 200 {
-		if _, err := s.Report(reportOf(c, fmt.Sprintf("site%d", i), up)); err != nil {
-			b.Fatal(err)
-		}
-	}
+	return s, c
+}
+
+// BenchmarkConfigure100k is a reload of the largest configuration, as far as the state is concerned.
+func BenchmarkConfigure100k(b *testing.B) {
+	s, c := huge(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		s.SetOrders(state.Orders{}) // publishes, after visiting every member
+		s.Configure(c)
+	}
+}
+
+// BenchmarkPublish100k is a publication of the largest configuration after one site's report, of 400 members.
+func BenchmarkPublish100k(b *testing.B) {
+	s, c := huge(b)
+	for _, name := range []string{"same health", "other health"} {
+		b.Run(name, func(b *testing.B) {
+			reports := [2]*state.Report{reportOf(c, "site7", up), reportOf(c, "site7", up)}
+			if name == "other health" {
+				reports[1] = reportOf(c, "site7", down)
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if _, err := s.Report(reports[i%2]); err != nil {
+					b.Fatal(err)
+				}
+				s.SetGeo(nil) // publishes
+			}
+		})
 	}
 }
 
