@@ -65,6 +65,7 @@ type field struct {
 	index []int  // of the struct, see reflect.Value.FieldByIndex
 	typ   reflect.Type
 	tag   tags
+	kinds []string // see kindField: those that it belongs to; nil: all
 }
 
 // Tags are those of a field, by their names: reflect looks through all of them for every one.
@@ -196,7 +197,9 @@ func (d *decoder) fieldsOf(t reflect.Type) []field {
 			if key == "" {
 				key = name
 			}
-			out = append(out, field{name: name, key: key, index: f.Index, typ: f.Type, tag: newTags(f.Tag)})
+			add := field{name: name, key: key, index: f.Index, typ: f.Type, tag: newTags(f.Tag)}
+			add.kinds = add.words("for")
+			out = append(out, add)
 		}
 	}
 	d.fields[t] = out
@@ -468,14 +471,15 @@ func kindField(fields []field, pairs []pair) (kind string, ok bool) {
 
 // find returns the field of key, or the kinds that it belongs to when it is not one of this kind.
 func find(fields []field, key, kind string) (_ *field, kinds []string) {
-	for i, f := range fields {
+	for i := range fields {
+		f := &fields[i]
 		if f.key != key {
 			continue
 		}
 		if f.allows(kind) {
-			return &fields[i], nil
+			return f, nil
 		}
-		kinds = append(kinds, f.words("for")...)
+		kinds = append(kinds, f.kinds...)
 	}
 	return nil, kinds
 }
@@ -487,10 +491,7 @@ func (f field) words(tag string) []string {
 	return nil
 }
 
-func (f field) allows(kind string) bool {
-	kinds := f.words("for")
-	return kinds == nil || slices.Contains(kinds, kind)
-}
+func (f *field) allows(kind string) bool { return f.kinds == nil || slices.Contains(f.kinds, kind) }
 
 // defaultText returns the default of f as one would write it.
 func (f field) defaultText(kind string) (_ string, ok bool) {

@@ -60,7 +60,7 @@ func TestTags(t *testing.T) {
 			if as := f.tag.Get("as"); as != "" && forms[as] == nil && as != "percent" && as != "bandwidth" && as != "seconds" {
 				t.Errorf("%s: unknown form %s", path, as)
 			}
-			for _, kind := range append([]string{""}, f.words("for")...) {
+			for _, kind := range append([]string{""}, f.kinds...) {
 				text, ok := f.defaultText(kind)
 				if !ok {
 					continue
