@@ -16,7 +16,6 @@ type service struct {
 	touched bool      // it is in Store.touched
 	due     time.Time // the next change that time alone brings; zero: none
 	members []*member
-	byName  map[string]*member
 
 	began time.Time // when this process was first configured with it
 
@@ -58,6 +57,16 @@ type member struct {
 	transitions uint64
 	selected    *Selections
 	handedOut   *HandedOut
+}
+
+// member returns the member of this name, or nil. A map would take more memory than the few members.
+func (svc *service) member(name string) *member {
+	for _, m := range svc.members {
+		if m.cfg.Name == name {
+			return m
+		}
+	}
+	return nil
 }
 
 // has reports whether the member can answer for the family.
@@ -194,7 +203,7 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 	svc.cfg = sc
 	svc.id = s.serviceID(sc.Name)
 	svc.members = make([]*member, 0, len(members))
-	svc.byName = make(map[string]*member, len(members))
+	fresh := make([]member, 0, len(members)) // one allocation for those that are new
 	svc.hasBackups = false
 	names := make([]string, 0, len(members))
 	longestTTL := sc.TTL // of an answer that may have named a member which is new here
@@ -212,10 +221,11 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 		}
 		var m *member
 		if old != nil {
-			m = old.byName[mc.Name]
+			m = old.member(mc.Name)
 		}
 		if m == nil || m.site.cfg.Name != mc.Site {
-			m = &member{hash: HashName(mc.Name), selected: new(Selections), handedOut: newHandedOut(now, longestTTL)}
+			fresh = append(fresh, member{hash: HashName(mc.Name), selected: new(Selections), handedOut: newHandedOut(now, longestTTL)})
+			m = &fresh[len(fresh)-1]
 		}
 		for f := range m.health {
 			m.health[f].reconfigured(sc.HasCheck, m.cfg.Addresses[f] != mc.Addresses[f])
@@ -223,7 +233,6 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 		m.cfg, m.site = mc, st
 		st.members = append(st.members, covered{svc, m})
 		svc.members = append(svc.members, m)
-		svc.byName[mc.Name] = m
 		names = append(names, mc.Name)
 		svc.hasBackups = svc.hasBackups || mc.Role == Backup
 	}

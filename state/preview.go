@@ -45,7 +45,6 @@ func (svc *service) copy() *service {
 	}
 	members := make([]member, len(svc.members)) // one allocation for all
 	c.members = make([]*member, len(svc.members))
-	c.byName = make(map[string]*member, len(svc.members))
 	for i, m := range svc.members {
 		n := &members[i]
 		*n = *m
@@ -54,7 +53,7 @@ func (svc *service) copy() *service {
 			n.selected[f].Store(m.selected[f].Load())
 			n.health[f].flips = slices.Clip(m.health[f].flips)
 		}
-		c.members[i], c.byName[m.cfg.Name] = n, n
+		c.members[i] = n
 	}
 	return &c
 }

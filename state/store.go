@@ -229,7 +229,7 @@ func (s *Store) Check(r CheckResult) {
 		s.mu.Unlock()
 		return
 	}
-	m := svc.byName[r.Member]
+	m := svc.member(r.Member)
 	if m == nil || !m.has(r.Family) {
 		s.mu.Unlock()
 		return
