@@ -102,9 +102,9 @@ func versionText() string {
 	return version
 }
 
-// startGC is GOGC while gslbd starts: nearly all that it reads stays, and to go through it again each time that it has
+// startGC is GOGC while gslbd starts: nearly all that it reads stays, and to go through it again whenever it has
 // doubled would be a quarter of the work.
-const startGC = 400
+const startGC = 800
 
 // serve runs the server on the configuration at path until a signal stops it.
 func serve(path string) error {
