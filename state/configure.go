@@ -203,14 +203,14 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 	svc.cfg = sc
 	svc.id = s.serviceID(sc.Name)
 	svc.members = make([]*member, 0, len(members))
-	fresh := make([]member, 0, len(members)) // one allocation for those that are new
+	var fresh []member // one allocation for those that are new
 	svc.hasBackups = false
 	names := make([]string, 0, len(members))
 	longestTTL := sc.TTL // of an answer that may have named a member which is new here
 	if old != nil {
 		longestTTL = max(longestTTL, old.cfg.TTL)
 	}
-	for _, mc := range members {
+	for i, mc := range members {
 		st := s.sites[mc.Site]
 		if st == nil { // config refuses it; a member without a site could not be judged
 			continue
@@ -224,6 +224,9 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 			m = old.member(mc.Name)
 		}
 		if m == nil || m.site.cfg.Name != mc.Site {
+			if fresh == nil {
+				fresh = make([]member, 0, len(members)-i)
+			}
 			fresh = append(fresh, member{hash: HashName(mc.Name), selected: new(Selections), handedOut: newHandedOut(now, longestTTL)})
 			m = &fresh[len(fresh)-1]
 		}
