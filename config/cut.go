@@ -228,7 +228,7 @@ func (d *decoder) recall(path string) {
 	}
 	number, _, _ := strings.Cut(rest, "]")
 	index, err := strconv.Atoi(number)
-	if entry := at(list, index); err == nil && d.recalled != entry && d.origin[entry] == (origin{}) {
+	if entry := at(list, index); err == nil && index < l.count && d.recalled != entry && d.origin[entry] == (origin{}) {
 		i, found := slices.BinarySearchFunc(l.pieces, index, func(p piece, index int) int { return p.first - index })
 		if !found {
 			i--
