@@ -314,8 +314,8 @@ func (s *Server) drains(w http.ResponseWriter, _ *http.Request) {
 				CachedUntil: m.HandedOut.Until(),
 			}
 			d.SecondsLeft = max(0, d.CachedUntil.Sub(l.Time).Seconds())
-			if m.Site.HasLoad && m.Site.HasSessions {
-				d.SiteSessions = &m.Site.Sessions
+			if site := snap.SiteOf(m); site.HasLoad && site.HasSessions {
+				d.SiteSessions = &site.Sessions
 			}
 			l.Drains = append(l.Drains, d)
 		}

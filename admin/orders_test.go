@@ -525,12 +525,12 @@ func TestStatusTellsOfOrders(t *testing.T) {
 // TestSnapshotOfOrders reads a snapshot as state publishes one in a failover and an evacuation.
 func TestSnapshotOfOrders(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	site := &state.Site{Name: "seoul"}
+	site := &state.Site{SiteInfo: &state.SiteInfo{Name: "seoul"}}
 	svc := &state.Service{
 		Name: name, Pool: state.Backup, PoolWhy: "1 of 4 servers", PoolSince: at, PoolServersUp: 1, PoolServers: 4, Failback: state.FailbackDelay,
 		Held: true, HeldWhy: "until the primaries were well for 60 s", HeldUntil: at.Add(time.Minute), StagedPool: state.Primary, MinServing: 2,
 		Members: []*state.Member{{
-			Name: "seoul", Site: site, Addr: [2]netip.Addr{addr("1.1.1.1")}, Up: [2]bool{true}, InPool: true,
+			Name: "seoul", Site: site.SiteInfo, Addr: [2]netip.Addr{addr("1.1.1.1")}, Up: [2]bool{true}, InPool: true,
 			Forced: state.ForcedDrain, ForcedWhy: "alice: patches", ForcedSince: at,
 			Moved: []state.Stage{{Share: 0.5, Why: "half"}}, HandedOut: new(state.HandedOut),
 		}},

@@ -260,7 +260,7 @@ func (s *Server) site(w http.ResponseWriter, req *http.Request) {
 	d := SiteDetail{Site: newSite(snap.Sites[i], time.Now()), Members: []SiteMember{}}
 	for _, svc := range snap.Services {
 		for _, m := range svc.Members {
-			if m.Site == snap.Sites[i] {
+			if m.Site.Index == i {
 				d.Members = append(d.Members, SiteMember{Service: svc.Name, Member: newMember(m)})
 			}
 		}

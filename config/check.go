@@ -16,6 +16,7 @@ type checker struct {
 	*decoder
 	c      *Config
 	apexes map[string]bool // the names of the zones
+	named  map[string]bool // the names of the sites
 }
 
 func (k *checker) check() {
@@ -260,7 +261,7 @@ func (k *checker) exec() {
 }
 
 func (k *checker) location(l *Location, path string) {
-	lat, lon := k.given(path+".latitude"), k.given(path+".longitude")
+	lat, lon := l.Latitude != 0 || k.given(path+".latitude"), l.Longitude != 0 || k.given(path+".longitude")
 	if lat != lon {
 		k.fail(path, "has only one of latitude and longitude: write both or neither")
 	}
@@ -269,8 +270,10 @@ func (k *checker) location(l *Location, path string) {
 
 func (k *checker) sites() {
 	seen := map[string]string{}
+	k.named = make(map[string]bool, len(k.c.Sites))
 	for i := range k.c.Sites {
 		s, path := &k.c.Sites[i], at("sites", i)
+		k.named[s.Name] = true
 		k.unique(seen, s.Name, path+".name")
 		k.location(&s.Location, path+".location")
 		s.TokenFile = k.resolve(s.TokenFile)
@@ -280,7 +283,7 @@ func (k *checker) sites() {
 
 // siteExists refuses a name that no site has.
 func (k *checker) siteExists(name, path string) {
-	if name == "" || k.c.Site(name) != nil || k.broken("sites", "name") {
+	if name == "" || k.named[name] || k.broken("sites", "name") {
 		return
 	}
 	names := make([]string, len(k.c.Sites))
@@ -645,7 +648,7 @@ func (k *checker) serviceDoubts(s *Service, path string) {
 	if p == nil {
 		return
 	}
-	if k.given(path+".min_serving") && s.MinServing > len(s.Members) {
+	if s.MinServing > len(s.Members) && k.given(path+".min_serving") {
 		k.warn(path+".min_serving", "%d is above the number of members, %d: every evacuation that takes one of them will need to be forced", s.MinServing, len(s.Members))
 	}
 	k.failoverDoubts(s, path+".failover")
@@ -666,14 +669,16 @@ func (k *checker) serviceDoubts(s *Service, path string) {
 			}
 		}
 	}
-	healthOnly := func(key string, set bool) {
-		if set && !p.enabled("health") {
-			k.warn(path+key, "has no effect: it belongs to the metric health, which is off in the policy %s", p.Name)
+	if !p.enabled("health") {
+		healthOnly := func(key string, set bool) {
+			if set {
+				k.warn(path+key, "has no effect: it belongs to the metric health, which is off in the policy %s", p.Name)
+			}
 		}
+		healthOnly(".on_all_down", k.given(path+".on_all_down"))
+		healthOnly(".slow_start", s.SlowStart > 0)
+		healthOnly(".failover.drop_when_all_down", s.Failover.DropWhenAllDown)
 	}
-	healthOnly(".on_all_down", k.given(path+".on_all_down"))
-	healthOnly(".slow_start", s.SlowStart > 0)
-	healthOnly(".failover.drop_when_all_down", s.Failover.DropWhenAllDown)
 	k.preferenceDoubts(s, p, path)
 }
 

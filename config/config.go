@@ -13,7 +13,7 @@ type Config struct {
 	Zones       []Zone      `mapstructure:"zones" size:"10000"`
 	// Policies holds the shipped policies and those of the file, which replace shipped ones of the same name.
 	Policies   []Policy   `mapstructure:"policies" size:"1000"`
-	Services   []Service  `mapstructure:"services" size:"10000"`
+	Services   []Service  `mapstructure:"services" size:"100000"`
 	Evacuation Evacuation `mapstructure:"evacuation"`
 	Log        Log        `mapstructure:"log"`
 }

@@ -271,7 +271,7 @@ func TestChecks(t *testing.T) {
 }
 
 // write writes a configuration and returns its path.
-func write(t *testing.T, text string) string {
+func write(t testing.TB, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -709,10 +709,10 @@ func TestLoadUnreadable(t *testing.T) {
 		t.Error("a directory was read")
 	}
 	large := filepath.Join(dir, "large.yaml")
-	if err := os.WriteFile(large, []byte(strings.Repeat("# x\n", 16<<20/4+1)), 0o600); err != nil {
+	if err := os.WriteFile(large, []byte(strings.Repeat("# x\n", 128<<20/4+1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := config.Load(large); err == nil || err.Error() != large+": has more than 16 MiB, and cannot be meant" {
+	if _, _, err := config.Load(large); err == nil || err.Error() != large+": has more than 128 MiB, and cannot be meant" {
 		t.Errorf("large file: %v", err)
 	}
 }

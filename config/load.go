@@ -18,8 +18,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxFile is the largest configuration file in bytes: room for 100,000 overrides and 10,000 services.
-const maxFile = 16 << 20
+// maxFile is the largest configuration file in bytes: room for 100,000 services and as many overrides.
+const maxFile = 128 << 20
 
 // keyDelimiter joins nested keys for viper. It cannot occur in a key, while viper's own "." occurs in domain names.
 const keyDelimiter = "\x00"
@@ -55,23 +55,29 @@ func Files(path string) (zones []Zone, databases []string) {
 	if err != nil {
 		return nil, nil
 	}
-	c, _ := decodeConfig(path, data, os.Environ())
+	c, _ := decodeConfig(path, data, os.Environ(), leastCut)
 	return c.Zones, c.Geo.Databases
 }
 
 func load(path string, data []byte, environ []string) (*Config, []string, error) {
-	c, d := decodeConfig(path, data, environ)
+	c, d := decodeConfig(path, data, environ, leastCut)
 	if err := d.err(); err != nil {
 		return nil, d.warnings, err
 	}
 	return c, d.warnings, nil
 }
 
-// decodeConfig returns what could be read of the configuration, and the decoder that has its faults.
-func decodeConfig(path string, data []byte, environ []string) (*Config, *decoder) {
+// decodeConfig returns what could be read of the configuration, and the decoder that has its faults. Lists of at least so
+// many bytes are read in pieces, as far as that goes; 0: none is.
+func decodeConfig(path string, data []byte, environ []string, least int) (*Config, *decoder) {
 	var c Config
 	d := newDecoder(path, reflect.TypeFor[Config]())
-	if d.decode(data, environ, "GSLBD_", &c) {
+	d.least = least
+	ok := d.decode(data, environ, "GSLBD_", &c)
+	if d.torn {
+		return decodeConfig(path, data, environ, 0)
+	}
+	if ok {
 		(&checker{decoder: d, c: &c}).check()
 	}
 	return &c, d
@@ -123,7 +129,7 @@ func (d *decoder) decode(data []byte, environ []string, prefix string, out any) 
 	}
 	overlay := d.environment(environ, prefix)
 	tree, ok := d.section(root, reflect.TypeOf(out).Elem(), "").(map[string]any)
-	if !ok || d.expanded > maxExpanded || d.full() {
+	if !ok || d.torn || d.expanded > maxExpanded || d.full() {
 		return false
 	}
 	v := viper.NewWithOptions(viper.KeyDelimiter(keyDelimiter))
@@ -150,9 +156,16 @@ func (d *decoder) decode(data []byte, environ []string, prefix string, out any) 
 // document parses data, which must be one YAML document with something in it.
 func (d *decoder) document(data []byte) *yaml.Node {
 	const empty = "is empty; config.example.yaml shows what belongs into it"
+	var lists []*cutList
+	if d.least > 0 {
+		data, lists = cut(data, d.least)
+	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, second yaml.Node
 	switch err := dec.Decode(&doc); {
+	case err != nil && lists != nil:
+		d.torn = true
+		return nil
 	case errors.Is(err, io.EOF):
 		d.fail("", empty)
 		return nil
@@ -168,6 +181,10 @@ func (d *decoder) document(data []byte) *yaml.Node {
 		return nil
 	}
 	root := doc.Content[0]
+	if lists != nil && !d.attach(root, lists) {
+		d.torn = true
+		return nil
+	}
 	if root.ShortTag() == "!!null" {
 		d.fail("", empty)
 		return nil

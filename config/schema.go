@@ -26,9 +26,30 @@ type decoder struct {
 	failed   map[string]bool // the paths of errs
 
 	fields   map[reflect.Type][]field // cache
+	blanks   map[blank]reflect.Value  // cache
 	known    []setting                // every key of the root
 	expanded int                      // nodes read through aliases
 	aliases  int                      // aliases around the present node
+	entries  int                      // entries of lists around the present node
+
+	least   int                     // bytes of a list that is read in pieces; 0: none is
+	cuts    map[*yaml.Node]*cutList // by the node that stands for the list
+	cutAt   map[string]*cutList     // those that were decoded, by path
+	torn    bool                    // one could not be read in pieces: nothing that was decoded counts
+	quiet   bool                    // decode without paths and origins, and only set tripped at a fault
+	tripped bool
+
+	// The entry of a cutList that was asked for last, see recall.
+	recalled       string
+	recalledOrigin map[string]origin
+	recalledFrom   *piece
+	recalledNodes  []*yaml.Node
+}
+
+// A blank is a struct of which nothing is written: all its keys have their defaults.
+type blank struct {
+	typ  reflect.Type
+	kind string // see kindField
 }
 
 // An origin says where a value was written.
@@ -39,10 +60,34 @@ type origin struct {
 
 // A field is a key of a struct.
 type field struct {
-	name string // of viper and mapstructure
-	key  string // of the file
-	typ  reflect.Type
-	tag  reflect.StructTag
+	name  string // of viper and mapstructure
+	key   string // of the file
+	index []int  // of the struct, see reflect.Value.FieldByIndex
+	typ   reflect.Type
+	tag   tags
+	kinds []string // see kindField: those that it belongs to; nil: all
+}
+
+// Tags are those of a field, by their names: reflect looks through all of them for every one.
+type tags map[string]string
+
+func newTags(t reflect.StructTag) tags {
+	out := tags{}
+	for _, name := range []string{"default", "required", "min", "max", "size", "repeat", "enum", "as", "off", "for", "later"} {
+		if text, ok := t.Lookup(name); ok {
+			out[name] = text
+		}
+	}
+	return out
+}
+
+// Get returns the tag's text, "" without it.
+func (t tags) Get(name string) string { return t[name] }
+
+// Lookup returns the tag's text, and whether there is such a tag.
+func (t tags) Lookup(name string) (text string, ok bool) {
+	text, ok = t[name]
+	return text, ok
 }
 
 // A setting is a key of the root, at any depth.
@@ -53,17 +98,28 @@ type setting struct {
 }
 
 func newDecoder(file string, root reflect.Type) *decoder {
-	d := &decoder{file: file, origin: map[string]origin{}, failed: map[string]bool{}, fields: map[reflect.Type][]field{}}
+	d := &decoder{
+		file: file, origin: map[string]origin{}, failed: map[string]bool{},
+		fields: map[reflect.Type][]field{}, blanks: map[blank]reflect.Value{}, cutAt: map[string]*cutList{},
+	}
 	d.known = d.settings(nil, root, false)
 	return d
 }
 
 // fail records a fault at path.
 func (d *decoder) fail(path, format string, args ...any) {
-	d.failAt(d.originOf(path), path, format, args...)
+	var o origin
+	if !d.quiet {
+		o = d.originOf(path)
+	}
+	d.failAt(o, path, format, args...)
 }
 
 func (d *decoder) failAt(o origin, path, format string, args ...any) {
+	if d.quiet {
+		d.tripped = true
+		return
+	}
 	if d.full() {
 		return
 	}
@@ -91,8 +147,12 @@ func (d *decoder) warn(path, format string, args ...any) {
 
 // originOf says where path was written, or what encloses it where it was not.
 func (d *decoder) originOf(path string) origin {
+	d.recall(path)
 	for {
 		if o, ok := d.origin[path]; ok || path == "" {
+			return o
+		}
+		if o, ok := d.recalledOrigin[path]; ok {
 			return o
 		}
 		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
@@ -101,8 +161,20 @@ func (d *decoder) originOf(path string) origin {
 
 // given reports whether path was written, in the file or in the environment.
 func (d *decoder) given(path string) bool {
+	if d.quiet { // no part of an entry of a list is given by the environment
+		return false
+	}
+	d.recall(path)
 	_, ok := d.origin[path]
-	return ok
+	_, recalled := d.recalledOrigin[path]
+	return ok || recalled
+}
+
+// note records where path was written.
+func (d *decoder) note(path string, line int) {
+	if !d.quiet {
+		d.origin[path] = origin{line: line}
+	}
 }
 
 func (d *decoder) fieldsOf(t reflect.Type) []field {
@@ -116,13 +188,18 @@ func (d *decoder) fieldsOf(t reflect.Type) []field {
 		switch {
 		case name == "-":
 		case name == ",squash":
-			out = append(out, d.fieldsOf(f.Type)...)
+			for _, inner := range d.fieldsOf(f.Type) {
+				inner.index = append(slices.Clone(f.Index), inner.index...)
+				out = append(out, inner)
+			}
 		default:
 			key := f.Tag.Get("key")
 			if key == "" {
 				key = name
 			}
-			out = append(out, field{name: name, key: key, typ: f.Type, tag: f.Tag})
+			add := field{name: name, key: key, index: f.Index, typ: f.Type, tag: newTags(f.Tag)}
+			add.kinds = add.words("for")
+			out = append(out, add)
 		}
 	}
 	d.fields[t] = out
@@ -279,7 +356,8 @@ func (d *decoder) merge(v *yaml.Node, path string, depth int) []pair {
 	return nil
 }
 
-// section decodes a mapping as the struct t; with n nil it returns the defaults.
+// section decodes a mapping as the struct t; with n nil it returns the defaults. An entry of a list, and what is in it,
+// becomes a value of t: there may be very many. What the environment may overlay becomes a map, which viper reads.
 func (d *decoder) section(n *yaml.Node, t reflect.Type, path string) any {
 	var pairs []pair
 	if n != nil {
@@ -292,40 +370,86 @@ func (d *decoder) section(n *yaml.Node, t reflect.Type, path string) any {
 	fields := d.fieldsOf(t)
 	kind, hasKind := kindField(fields, pairs)
 
-	out := map[string]any{}
-	given := map[string]bool{}
+	out := d.newTarget(t, kind)
 	for _, p := range pairs {
 		if d.full() {
 			return nil
 		}
-		at := join(path, p.key)
-		d.origin[at] = origin{line: p.line}
-		given[p.key] = true
+		at := d.join(path, p.key)
+		d.note(at, p.line)
 		f, kinds := find(fields, p.key, kind)
 		switch {
 		case f != nil:
-			if v := d.value(p.value, *f, at); v != nil {
-				out[f.name] = v
-			}
+			out.set(f, d.value(p.value, *f, at))
 		case kinds == nil:
 			d.fail(at, "%s", d.unknownKey(path, p.key, fields))
 		case hasKind:
 			d.fail(at, "%s %s takes no %s; it belongs to %s", fields[0].key, kind, p.key, strings.Join(kinds, ", "))
 		}
 	}
-	for _, f := range fields {
-		if given[f.key] || !f.allows(kind) {
+	for i := range fields {
+		f := &fields[i]
+		if !f.allows(kind) || slices.ContainsFunc(pairs, func(p pair) bool { return p.key == f.key }) {
 			continue
 		}
-		if f.tag.Get("required") != "" && !d.given(join(path, f.key)) { // the environment may give it
-			d.fail(join(path, f.key), "is missing")
+		if f.tag.Get("required") != "" && !d.given(d.join(path, f.key)) { // the environment may give it
+			d.fail(d.join(path, f.key), "is missing")
 			continue
 		}
-		if v := d.defaultOf(f, kind, join(path, f.key)); v != nil {
-			out[f.name] = v
+		if out.section != nil { // a blank has them
+			out.set(f, d.defaultOf(*f, kind, d.join(path, f.key)))
 		}
 	}
+	return out.value()
+}
+
+// A target is what a mapping is decoded into.
+type target struct {
+	section map[string]any // what viper reads, or nil
+	entry   reflect.Value  // the struct, without section
+}
+
+func (d *decoder) newTarget(t reflect.Type, kind string) target {
+	if d.entries == 0 {
+		return target{section: map[string]any{}}
+	}
+	out := target{entry: reflect.New(t).Elem()}
+	b, ok := d.blanks[blank{t, kind}]
+	if !ok {
+		b = reflect.New(t).Elem()
+		for _, f := range d.fieldsOf(t) {
+			if f.allows(kind) {
+				target{entry: b}.set(&f, d.defaultOf(f, kind, ""))
+			}
+		}
+		d.blanks[blank{t, kind}] = b
+	}
+	out.entry.Set(b)
 	return out
+}
+
+// set stores what was decoded as f; nil: nothing usable, which leaves the zero value.
+func (o target) set(f *field, v any) {
+	switch {
+	case o.section != nil && v != nil:
+		o.section[f.name] = v
+	case o.section != nil:
+	case v == nil:
+		o.entry.FieldByIndex(f.index).SetZero()
+	case f.typ.Kind() == reflect.Pointer:
+		p := reflect.New(f.typ.Elem())
+		p.Elem().Set(reflect.ValueOf(v))
+		o.entry.FieldByIndex(f.index).Set(p)
+	default:
+		o.entry.FieldByIndex(f.index).Set(reflect.ValueOf(v))
+	}
+}
+
+func (o target) value() any {
+	if o.section != nil {
+		return o.section
+	}
+	return o.entry.Interface()
 }
 
 // kindField returns the value of the first key, when other keys depend on it.
@@ -347,14 +471,15 @@ func kindField(fields []field, pairs []pair) (kind string, ok bool) {
 
 // find returns the field of key, or the kinds that it belongs to when it is not one of this kind.
 func find(fields []field, key, kind string) (_ *field, kinds []string) {
-	for i, f := range fields {
+	for i := range fields {
+		f := &fields[i]
 		if f.key != key {
 			continue
 		}
 		if f.allows(kind) {
-			return &fields[i], nil
+			return f, nil
 		}
-		kinds = append(kinds, f.words("for")...)
+		kinds = append(kinds, f.kinds...)
 	}
 	return nil, kinds
 }
@@ -366,10 +491,7 @@ func (f field) words(tag string) []string {
 	return nil
 }
 
-func (f field) allows(kind string) bool {
-	kinds := f.words("for")
-	return kinds == nil || slices.Contains(kinds, kind)
-}
+func (f *field) allows(kind string) bool { return f.kinds == nil || slices.Contains(f.kinds, kind) }
 
 // defaultText returns the default of f as one would write it.
 func (f field) defaultText(kind string) (_ string, ok bool) {
@@ -390,12 +512,12 @@ func (d *decoder) defaultOf(f field, kind, path string) any {
 	case !ok:
 		return nil
 	case f.typ.Kind() == reflect.Slice:
-		var out []any
+		out := reflect.MakeSlice(f.typ, 0, 1)
 		for _, e := range strings.Split(text, ",") {
 			v, _ := parse(e, f.element(), true)
-			out = append(out, v)
+			out = reflect.Append(out, reflect.ValueOf(v))
 		}
-		return out
+		return out.Interface()
 	}
 	v, _ := parse(text, f, false)
 	return v
@@ -412,33 +534,68 @@ func (d *decoder) list(n *yaml.Node, f field, path string) any {
 		d.fail(path, "is %s, and must be a list: write [a, b], or a line \"- a\" for each entry", kindOf(n))
 		return nil
 	}
+	l := d.cuts[n]
+	elem, size := f.element(), len(n.Content)
+	if l != nil {
+		size = l.count
+	}
 	_, hasDefault := f.tag.Lookup("default")
-	if len(n.Content) == 0 && (hasDefault || f.tag.Get("required") != "") {
+	if size == 0 && (hasDefault || f.tag.Get("required") != "") {
 		d.fail(path, "is empty, and needs at least one entry")
 		return nil
 	}
-	if size, err := strconv.Atoi(f.tag.Get("size")); err == nil && len(n.Content) > size {
-		d.fail(path, "has %d entries, and may have at most %d", len(n.Content), size)
+	if most, err := strconv.Atoi(f.tag.Get("size")); err == nil && size > most {
+		d.fail(path, "has %d entries, and may have at most %d", size, most)
 		return nil
 	}
-	elem := f.element()
-	out := []any{}
-	seen := map[any]int{}
-	for i, e := range n.Content {
-		at := path + "[" + strconv.Itoa(i) + "]"
-		d.origin[at] = origin{line: e.Line}
-		if isSection(elem.typ) {
-			v := d.value(e, field{typ: elem.typ}, at)
-			if v == nil {
-				v = map[string]any{} // keeps the indexes of what follows
-			}
-			out = append(out, v)
-			continue
+	var out reflect.Value
+	switch {
+	case l != nil && isSection(elem.typ):
+		out = d.decodeCut(l, elem, path)
+	case l != nil && !d.fill(n, l):
+		return nil
+	case isSection(elem.typ):
+		out = reflect.MakeSlice(f.typ, 0, size)
+		for i, e := range n.Content {
+			out = reflect.Append(out, d.entry(e, elem, d.at(path, i)))
 		}
+	default:
+		if out = d.values(n, f, path); !out.IsValid() {
+			return nil
+		}
+	}
+	d.refuseLater(out.Interface(), f, path)
+	return out.Interface()
+}
+
+// entry decodes an entry of a list of mappings. Without anything usable it is zero, so that those that follow keep their
+// indexes.
+func (d *decoder) entry(e *yaml.Node, elem field, path string) reflect.Value {
+	d.note(path, e.Line)
+	d.entries++
+	v := d.value(e, field{typ: elem.typ}, path)
+	d.entries--
+	if v == nil {
+		return reflect.Zero(elem.typ)
+	}
+	return reflect.ValueOf(v)
+}
+
+// values decodes the entries of a list of single values; the zero Value: there was too much of them.
+func (d *decoder) values(n *yaml.Node, f field, path string) reflect.Value {
+	elem := f.element()
+	out := reflect.MakeSlice(f.typ, 0, len(n.Content))
+	var seen map[any]int
+	if len(n.Content) > 1 {
+		seen = make(map[any]int, len(n.Content))
+	}
+	for i, e := range n.Content {
+		at := d.at(path, i)
+		d.note(at, e.Line)
 		e, done := d.enter(e, at)
 		if e == nil {
 			done()
-			return nil
+			return reflect.Value{}
 		}
 		v := d.scalar(e, elem, at, true)
 		done()
@@ -449,11 +606,20 @@ func (d *decoder) list(n *yaml.Node, f field, path string) any {
 			d.fail(at, "%s is listed twice, first as entry [%d]", quote(e.Value), first)
 			continue
 		}
-		seen[v] = i
-		out = append(out, v)
+		if seen != nil {
+			seen[v] = i
+		}
+		out = reflect.Append(out, reflect.ValueOf(v))
 	}
-	d.refuseLater(out, f, path)
 	return out
+}
+
+// at returns the path of an entry of the list that path names; nothing while nobody asks for it.
+func (d *decoder) at(path string, i int) string {
+	if d.quiet {
+		return ""
+	}
+	return at(path, i)
 }
 
 // refuseLater refuses v where only the default of f is supported.
@@ -462,23 +628,20 @@ func (d *decoder) refuseLater(v any, f field, path string) {
 		return
 	}
 	text, _ := f.defaultText("")
-	switch x := v.(type) {
-	case []any:
-		if len(x) == 0 {
+	if list := reflect.ValueOf(v); list.Kind() == reflect.Slice {
+		if list.Len() == 0 {
 			return
 		}
 		text = "[]"
-	case string:
-		if x == text {
+	} else if word, ok := v.(string); ok {
+		if word == text {
 			return
 		}
 		if text == "" {
 			text = `""`
 		}
-	default:
-		if def, _ := parse(text, f, false); def == v {
-			return
-		}
+	} else if def, _ := parse(text, f, false); def == v {
+		return
 	}
 	d.fail(path, "is not supported by this version: remove it, or set it to %s", text)
 }
@@ -547,6 +710,14 @@ func (d *decoder) place(s setting) string {
 		}
 	}
 	return b.String()
+}
+
+// join returns the path of a key of what path names; nothing while nobody asks for it.
+func (d *decoder) join(path, key string) string {
+	if d.quiet {
+		return ""
+	}
+	return join(path, key)
 }
 
 func join(path, key string) string {

@@ -389,7 +389,7 @@ func (z *zone) servingAt(s *state.Site) int {
 	n := 0
 	seen := map[string]bool{}
 	for _, m := range z.members {
-		if m.Site != s || !m.HasServers {
+		if m.Site != s.SiteInfo || !m.HasServers {
 			continue
 		}
 		if key := fmt.Sprint(m.Addr, m.CNAME); !seen[key] {

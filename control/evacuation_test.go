@@ -194,7 +194,7 @@ func (w *world) view(c *Control) *view {
 		vs := strings.TrimSuffix(map[string]string{"www.example.com": "web/", "api.example.com": "api/"}[svc.Name], "/")
 		for _, m := range svc.Members {
 			mb := *m
-			mb.Site, mb.HandedOut = sites[m.Site.Name], w.handedOut
+			mb.Site, mb.HandedOut = sites[m.Site.Name].SiteInfo, w.handedOut
 			for name, st := range w.servers {
 				if strings.HasPrefix(name, mb.Site.Name+"/"+vs+"/") {
 					mb.HasServers = true

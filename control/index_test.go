@@ -57,12 +57,12 @@ func TestIndex(t *testing.T) {
 	aliases := map[string][]string{"www.example.com": {"shop.example.com", "w.example.com"}}
 	snap := &state.Snapshot{}
 	for i, s := range sites[:2] {
-		snap.Sites = append(snap.Sites, &state.Site{Name: s, Zone: zones[i]})
+		snap.Sites = append(snap.Sites, &state.Site{SiteInfo: &state.SiteInfo{Name: s, Zone: zones[i]}})
 	}
 	for _, name := range services[:2] {
 		svc := &state.Service{Name: name, Aliases: aliases[name]}
 		for i, s := range snap.Sites {
-			svc.Members = append(svc.Members, &state.Member{Name: members[i], Site: s})
+			svc.Members = append(svc.Members, &state.Member{Name: members[i], Site: s.SiteInfo})
 		}
 		snap.Services = append(snap.Services, svc)
 	}

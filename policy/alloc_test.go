@@ -20,7 +20,7 @@ func busy(t testing.TB, n int) *world {
 	w := newWorld(names...)
 	w.SlowStart = time.Minute
 	for i, m := range w.Members {
-		s := m.Site
+		s := w.snapshot.SiteOf(m)
 		s.HasLoad, s.HasUtilisation, s.Utilisation, s.Shed = true, true, 0.5, 0.01
 		s.HasSessions, s.SessionsLimit, s.Sessions = true, 900_000, 400_000
 		s.HasNewSessions, s.NewSessions = true, 100

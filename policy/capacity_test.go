@@ -11,7 +11,7 @@ import (
 
 // loaded gives a site a utilisation; at 1 it is overloaded.
 func (w *world) loaded(name string, utilisation float64) {
-	s := w.of(name).Site
+	s := w.at(name)
 	s.HasLoad, s.HasUtilisation, s.Utilisation, s.Overloaded = true, true, utilisation, utilisation >= 1
 }
 
@@ -27,7 +27,7 @@ func TestCapacity(t *testing.T) {
 			"the US has come up to its threshold", func(w *world) {
 				w.loaded("a", 0.4444)
 				w.loaded("b", 1)
-				w.of("b").Site.OverloadedWhy = "900000 of 900000 sessions"
+				w.at("b").OverloadedWhy = "900000 of 900000 sessions"
 			},
 			"a=44.44 % c(no data) | b=100 %(overloaded: 900000 of 900000 sessions)", "a c", "narrowed",
 		},
@@ -40,23 +40,23 @@ func TestCapacity(t *testing.T) {
 			"all overloaded, one fell silent", func(w *world) {
 				w.loaded("a", 1.25)
 				w.loaded("b", 1.05)
-				w.of("c").Site.Overloaded = true
+				w.at("c").Overloaded = true
 			},
 			"b=105 %(overloaded) c(overloaded) | a=125 %(overloaded)", "b c", "narrowed",
 		},
 		{
 			"all overloaded, all but one silent", func(w *world) {
 				w.loaded("a", 1.25)
-				w.of("b").Site.Overloaded, w.of("c").Site.Overloaded = true, true
+				w.at("b").Overloaded, w.at("c").Overloaded = true, true
 			},
 			"a=125 %(overloaded) b(overloaded) c(overloaded) | ", "a b c", "kept all",
 		},
 		{
-			"a verdict outlives the data", func(w *world) { w.of("a").Site.Overloaded = true },
+			"a verdict outlives the data", func(w *world) { w.at("a").Overloaded = true },
 			"b(no data) c(no data) | a(overloaded)", "b c", "narrowed",
 		},
 		{
-			"below the threshold but held", func(w *world) { w.loaded("a", 0.8); w.of("a").Site.Overloaded = true },
+			"below the threshold but held", func(w *world) { w.loaded("a", 0.8); w.at("a").Overloaded = true },
 			"b(no data) c(no data) | a=80 %(overloaded)", "b c", "narrowed",
 		},
 	}
@@ -92,18 +92,18 @@ func TestShedding(t *testing.T) {
 		set  func(*world)
 		want map[string]float64
 	}{
-		{"a third", func(w *world) { w.of("a").Site.Shed = 0.33 }, map[string]float64{"a": 0.67, "b": 0.165, "c": 0.165}},
-		{"all of it", func(w *world) { w.of("a").Site.Shed = 1 }, map[string]float64{"b": 0.5, "c": 0.5}},
+		{"a third", func(w *world) { w.at("a").Shed = 0.33 }, map[string]float64{"a": 0.67, "b": 0.165, "c": 0.165}},
+		{"all of it", func(w *world) { w.at("a").Shed = 1 }, map[string]float64{"b": 0.5, "c": 0.5}},
 		{"never the last", func(w *world) {
-			w.of("a").Site.Shed = 1
+			w.at("a").Shed = 1
 			w.loaded("b", 1)
 			w.loaded("c", 1)
 		}, map[string]float64{"a": 1}},
 		{"all shed: who sheds least", func(w *world) {
-			w.of("a").Site.Shed, w.of("b").Site.Shed, w.of("c").Site.Shed = 1, 0.9, 1
+			w.at("a").Shed, w.at("b").Shed, w.at("c").Shed = 1, 0.9, 1
 		}, map[string]float64{"b": 1}},
 		{"independent of each other", func(w *world) {
-			w.of("a").Site.Shed, w.of("b").Site.Shed = 0.5, 0.5
+			w.at("a").Shed, w.at("b").Shed = 0.5, 0.5
 			w.of("b").Preference = 800
 		}, map[string]float64{"a": 0.5, "b": 0.25, "c": 0.25}},
 	}
@@ -127,7 +127,7 @@ func TestShedding(t *testing.T) {
 		for i := range 200 {
 			gone := false
 			for share := 0.0; share <= 1; share += 0.02 {
-				w.of("a").Site.Shed = share
+				w.at("a").Shed = share
 				got, _, _ := w.decide(c, from(fmt.Sprintf("40.1.%d.1", i)))
 				if gone && got == "a" {
 					t.Fatalf("client %d came back at %.2f", i, share)
@@ -139,7 +139,7 @@ func TestShedding(t *testing.T) {
 	t.Run("trace and scope", func(t *testing.T) {
 		w := newWorld("a", "b")
 		w.loaded("a", 0.95)
-		w.of("a").Site.Shed = 1
+		w.at("a").Shed = 1
 		_, _, trace := w.decide(build(t, "capacity"), ecs("20.0.0.0/16"))
 		if got := kept(trace, "capacity"); got != "b(no data) | a=95 %(sheds 100 % of clients, this one too)" {
 			t.Error(got)
@@ -150,7 +150,7 @@ func TestShedding(t *testing.T) {
 		if got := w.scope(build(t, "capacity"), "20.0.0.0/16"); got != 24 {
 			t.Errorf("scope %d, want 24", got)
 		}
-		w.of("a").Site.Shed = 0
+		w.at("a").Shed = 0
 		if got := w.scope(build(t, "capacity"), "20.0.0.0/16"); got != 0 {
 			t.Errorf("scope %d without shedding, want 0", got)
 		}

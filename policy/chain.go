@@ -206,10 +206,10 @@ func (q *Query) gather(name string, staged bool) Reason {
 	for _, m := range q.Service.Members {
 		in := pooled(m, staged)
 		if in && m.Has(q.Family) {
-			s.all = append(s.all, Candidate{Member: m})
+			s.all = append(s.all, Candidate{Member: m, Site: q.Snapshot.SiteOf(m)})
 			continue
 		}
-		s.aside = append(s.aside, Candidate{Member: m})
+		s.aside = append(s.aside, Candidate{Member: m, Site: q.Snapshot.SiteOf(m)})
 		if q.Trace != nil {
 			why := "no " + q.Family.String() + " address"
 			if !in {

@@ -138,13 +138,13 @@ func TestLoop(t *testing.T) {
 		{
 			"narrows, then another decides",
 			[]string{"preference", "cost", "health", "static"},
-			func(w *world) { prefer(w, "b"); w.of("c").Preference = 900; w.of("b").Site.Cost = 3 },
+			func(w *world) { prefer(w, "b"); w.of("c").Preference = 900; w.at("b").Cost = 3 },
 			"c", "preference:narrowed cost:decided health:kept all static:not consulted", "cost",
 		},
 		{
 			"a disabled metric is passed over",
 			[]string{"health", "!preference", "cost"},
-			func(w *world) { prefer(w, "b"); w.of("c").Site.Cost = -1 },
+			func(w *world) { prefer(w, "b"); w.at("c").Cost = -1 },
 			"c", "health:kept all preference:disabled cost:decided", "cost",
 		},
 		{
@@ -156,7 +156,7 @@ func TestLoop(t *testing.T) {
 		{
 			"health narrows without a restart",
 			[]string{"cost", "health", "preference"},
-			func(w *world) { w.of("a").Site.Cost = 5; w.down("b") },
+			func(w *world) { w.at("a").Cost = 5; w.down("b") },
 			"c", "cost:narrowed health:decided preference:not consulted", "health",
 		},
 		{

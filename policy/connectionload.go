@@ -3,8 +3,6 @@ package policy
 import (
 	"errors"
 	"fmt"
-
-	"gslbd/state"
 )
 
 // connectionLoad keeps the members whose site opens few new sessions: the mean of the last reports, in sessions per
@@ -34,7 +32,7 @@ func (m connectionLoad) Keep(q *Query, set []Candidate) int {
 		c := &set[i]
 		c.Value, c.NoData = c.Site.NewSessions, !c.Site.HasNewSessions
 		if m.limit == 0 {
-			open := openTo(q, c.Member)
+			open := openTo(q, c)
 			held = held || open < 1
 			c.Value *= 100 / weight(c) / open
 		}
@@ -61,10 +59,10 @@ func (m connectionLoad) Keep(q *Query, set []Candidate) int {
 
 // openTo returns the share of clients that staged orders, shedding and slow start do not hold back from the member. It is
 // at least leastOpen, since little is known of how many the last few would be.
-func openTo(q *Query, m *state.Member) float64 {
-	open := (1 - m.Site.Shed) * (1 - heldBack(q, m))
-	for i := range m.Moved {
-		open *= 1 - m.Moved[i].Share
+func openTo(q *Query, c *Candidate) float64 {
+	open := (1 - c.Site.Shed) * (1 - heldBack(q, c.Member))
+	for i := range c.Moved {
+		open *= 1 - c.Moved[i].Share
 	}
 	return max(open, leastOpen)
 }

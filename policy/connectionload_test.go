@@ -14,7 +14,7 @@ import (
 
 // opening gives a site new sessions per second.
 func (w *world) opening(name string, rate float64) {
-	w.of(name).Site.HasNewSessions, w.of(name).Site.NewSessions = true, rate
+	w.at(name).HasNewSessions, w.at(name).NewSessions = true, rate
 }
 
 func TestConnectionLoad(t *testing.T) {
@@ -69,7 +69,7 @@ func TestConnectionLoad(t *testing.T) {
 				w.opening("a", 100)
 				w.opening("b", 600)
 				w.opening("c", 801)
-				w.of("a").Site.Shed = 0.75
+				w.snapshot.SiteOf(w.of("a")).Shed = 0.75
 				w.of("b").Moved = []state.Stage{{Order: 1, Share: 0.25}} // which leaves this client alone
 			}, nil,
 			"a=400/s b=800/s | c=801/s", "narrowed",
@@ -78,7 +78,7 @@ func TestConnectionLoad(t *testing.T) {
 			"nobody, if it were for the shares", func(w *world) {
 				w.opening("a", 0)
 				w.opening("b", 6)
-				w.of("a").Site.Shed, w.of("b").Site.Shed = 1, 1
+				w.snapshot.SiteOf(w.of("a")).Shed, w.snapshot.SiteOf(w.of("b")).Shed = 1, 1
 			}, nil,
 			"a=0/s c(no data) | b=600/s", "narrowed",
 		},
@@ -86,7 +86,7 @@ func TestConnectionLoad(t *testing.T) {
 			"a limit is one of what comes", func(w *world) {
 				w.opening("a", 900)
 				w.opening("b", 1001)
-				w.of("a").Site.Shed = 0.75
+				w.snapshot.SiteOf(w.of("a")).Shed = 0.75
 			}, func(o *policy.StepOptions) { o.Limit = 1000 },
 			"a=900/s c(no data) | b=1001/s", "narrowed",
 		},

@@ -4,7 +4,7 @@ import "testing"
 
 func TestCost(t *testing.T) {
 	compare(t, "cost", []comparison{
-		{"the lowest", func(w *world) { w.of("a").Site.Cost = 3; w.of("b").Site.Cost = 1; w.of("c").Site.Cost = 2 }, "b=cost 1 | a=cost 3 c=cost 2", "decided"},
-		{"a tie", func(w *world) { w.of("a").Site.Cost = 3 }, "b=cost 0 c=cost 0 | a=cost 3", "narrowed"},
+		{"the lowest", func(w *world) { w.at("a").Cost = 3; w.at("b").Cost = 1; w.at("c").Cost = 2 }, "b=cost 1 | a=cost 3 c=cost 2", "decided"},
+		{"a tie", func(w *world) { w.at("a").Cost = 3 }, "b=cost 0 c=cost 0 | a=cost 3", "narrowed"},
 	})
 }

@@ -78,10 +78,13 @@ func newWorld(names ...string) *world {
 	}
 	w.snapshot.Services = []*state.Service{w.Service}
 	for i, name := range names {
-		site := &state.Site{Name: name, ID: uint16(i), Index: i, Location: &state.Location{}, Freshness: state.Fresh}
+		site := &state.Site{
+			SiteInfo:  &state.SiteInfo{Name: name, ID: uint16(i), Index: i, Location: &state.Location{}},
+			Freshness: state.Fresh,
+		}
 		w.snapshot.Sites = append(w.snapshot.Sites, site)
 		w.Members = append(w.Members, &state.Member{
-			Name: name, Index: i, Site: site, Weight: 100, Preference: 100, InPool: true, Hash: state.HashName(name),
+			Name: name, Index: i, Site: site.SiteInfo, Weight: 100, Preference: 100, InPool: true, Hash: state.HashName(name),
 			Addr: [2]netip.Addr{
 				netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}),
 				netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 2: 0xd, 3: 0xb8, 15: byte(i + 1)}),
@@ -101,6 +104,9 @@ func (w *world) of(name string) *state.Member {
 	}
 	panic("no member " + name)
 }
+
+// at returns the site of a member by its name.
+func (w *world) at(name string) *state.Site { return w.snapshot.SiteOf(w.of(name)) }
 
 // down takes members down in both families.
 func (w *world) down(names ...string) {
@@ -195,12 +201,12 @@ func members(list []policy.TraceMember) string {
 // rtt makes known a round trip from a site to a resolver, measured so long ago.
 func (w *world) rtt(site, resolver string, rtt, age time.Duration) {
 	sample := state.RTTSample{Resolver: netip.MustParseAddr(resolver), RTT: rtt, Age: age}
-	w.snapshot.RTT.Add(w.of(site).Site.ID, []state.RTTSample{sample}, now)
+	w.snapshot.RTT.Add(w.at(site).ID, []state.RTTSample{sample}, now)
 }
 
 // place gives a site coordinates and a country.
 func (w *world) place(site, continent, country string, latitude, longitude float64) {
-	w.of(site).Site.Location = geo.NewLocation(geo.Location{
+	w.at(site).Location = geo.NewLocation(geo.Location{
 		Continent: continent, Country: country, Latitude: latitude, Longitude: longitude, HasCoordinates: true,
 	})
 }

@@ -166,8 +166,8 @@ func TestForecastShares(t *testing.T) {
 			name: "clients that change places are told, where rotation has no say", steps: "health geo least-selected static", both: places,
 			clients: append(times(50, nearA), times(50, nearB)...),
 			after: func(w *world) {
-				at := w.of("a").Site.Location
-				w.of("a").Site.Location, w.of("b").Site.Location = w.of("b").Site.Location, at
+				at := w.at("a").Location
+				w.at("a").Location, w.at("b").Location = w.at("b").Location, at
 			},
 			want: "a 50>50, b 50>50 | changed 100",
 		},
@@ -246,7 +246,7 @@ func TestForecastShares(t *testing.T) {
 
 // load gives a site load and thresholds.
 func (w *world) load(site string, sessions, bitsIn, bitsOut, sessionsLimit, bandwidthLimit uint64) {
-	s := w.of(site).Site
+	s := w.at(site)
 	s.HasLoad, s.HasSessions, s.HasBits = true, true, true
 	s.Sessions, s.BitsIn, s.BitsOut, s.SessionsLimit, s.BandwidthLimit = sessions, bitsIn, bitsOut, sessionsLimit, bandwidthLimit
 }
@@ -534,7 +534,7 @@ func TestForecastSelects(t *testing.T) {
 func TestForecastJSON(t *testing.T) {
 	c := forecastCase{steps: "health static=ordered", members: "a", both: func(_ testing.TB, w *world) {
 		w.only(state.V4)
-		w.of("a").Site.HasLoad, w.of("a").Site.HasSessions = true, true
+		w.at("a").HasLoad, w.at("a").HasSessions = true, true
 	}}
 	before, after := c.worlds(t)
 	for _, tt := range []struct {
@@ -575,13 +575,13 @@ func TestForecastProperties(t *testing.T) {
 		w.Service.Chain, w.Rotation = build(t, chains[seed%uint64(len(chains))]...), new(state.Rotation)
 		w.snapshot.Published = now
 		for _, m := range w.Members {
-			m.Site.HasLoad, m.Site.HasSessions, m.Site.Sessions = true, rnd.IntN(4) > 0, uint64(rnd.IntN(1000))
-			if !m.Site.HasSessions {
-				m.Site.Sessions = 0
+			w.snapshot.SiteOf(m).HasLoad, w.snapshot.SiteOf(m).HasSessions, w.snapshot.SiteOf(m).Sessions = true, rnd.IntN(4) > 0, uint64(rnd.IntN(1000))
+			if !w.snapshot.SiteOf(m).HasSessions {
+				w.snapshot.SiteOf(m).Sessions = 0
 			}
-			m.Site.HasBits, m.Site.BitsIn, m.Site.BitsOut = rnd.IntN(4) > 0, 0, 0
-			if m.Site.HasBits {
-				m.Site.BitsIn, m.Site.BitsOut = uint64(rnd.IntN(1000)), uint64(rnd.IntN(1000))
+			w.snapshot.SiteOf(m).HasBits, w.snapshot.SiteOf(m).BitsIn, w.snapshot.SiteOf(m).BitsOut = rnd.IntN(4) > 0, 0, 0
+			if w.snapshot.SiteOf(m).HasBits {
+				w.snapshot.SiteOf(m).BitsIn, w.snapshot.SiteOf(m).BitsOut = uint64(rnd.IntN(1000)), uint64(rnd.IntN(1000))
 			}
 		}
 		after := *w.snapshot

@@ -106,7 +106,7 @@ func TestGeo(t *testing.T) {
 				for name, l := range map[string]geo.Location{
 					"seoul": {Country: "US", Subdivision: "CA"}, "busan": {Country: "IT", Subdivision: "VA"}, "virginia": {Country: "US", Subdivision: "VA"},
 				} {
-					w.of(name).Site.Location = geo.NewLocation(l)
+					w.at(name).Location = geo.NewLocation(l)
 				}
 			},
 			kept:    "nowhere(no data) virginia(subdivision VA) | busan(subdivision VA) seoul(subdivision CA)",
@@ -115,7 +115,7 @@ func TestGeo(t *testing.T) {
 		{
 			name: "too little is known of the sites", client: from("12.0.9.9"),
 			set: func(w *world) {
-				w.of("busan").Site.Location, w.of("virginia").Site.Location = &state.Location{}, &state.Location{}
+				w.at("busan").Location, w.at("virginia").Location = &state.Location{}, &state.Location{}
 			},
 			kept:    "busan(no data) nowhere(no data) seoul=1153 km virginia(no data) | ",
 			verdict: "abstained", note: "too little is known of the sites; ldns 12.0.9.9, override 12.0.0.0/16",

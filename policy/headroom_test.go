@@ -4,7 +4,7 @@ import "testing"
 
 func TestHeadroom(t *testing.T) {
 	free := func(w *world, name string, sessions, limit uint64) {
-		s := w.of(name).Site
+		s := w.at(name)
 		s.HasLoad, s.HasSessions, s.Sessions, s.SessionsLimit = true, true, sessions, limit
 	}
 	compare(t, "headroom", []comparison{
@@ -29,12 +29,12 @@ func TestHeadroom(t *testing.T) {
 		{"no load is no data", func(w *world) {
 			free(w, "a", 10, 100)
 			free(w, "b", 10, 200)
-			w.of("b").Site.HasLoad, w.of("b").Site.HasSessions = false, false
+			w.at("b").HasLoad, w.at("b").HasSessions = false, false
 		}, "a=90 free sessions b(no data) c(no data) | ", "abstained"},
 		{"a load without sessions is no data", func(w *world) {
 			free(w, "a", 10, 100)
 			free(w, "b", 50, 100)
-			s := w.of("c").Site // it reports bandwidth only
+			s := w.at("c") // it reports bandwidth only
 			s.HasLoad, s.HasBits, s.BitsIn, s.SessionsLimit = true, true, 1000, 900_000
 		}, "a=90 free sessions c(no data) | b=50 free sessions", "narrowed"},
 	})

@@ -99,8 +99,8 @@ func TestHeldBackClientsRotateApart(t *testing.T) {
 		{"one of two is evacuated in stages", "a b", func(w *world, share float64) { w.of("a").Moved = stage(share) }, []string{"a"}},
 		{"one of four", "a b c d", func(w *world, share float64) { w.of("a").Moved = stage(share) }, []string{"a"}},
 		{"two of four", "a b c d", func(w *world, share float64) { w.of("a").Moved, w.of("b").Moved = stage(share), stage(share) }, []string{"a", "b"}},
-		{"one of two sheds", "a b", func(w *world, share float64) { w.of("a").Site.Shed = share }, []string{"a"}},
-		{"one of four sheds", "a b c d", func(w *world, share float64) { w.of("a").Site.Shed = share }, []string{"a"}},
+		{"one of two sheds", "a b", func(w *world, share float64) { w.snapshot.SiteOf(w.of("a")).Shed = share }, []string{"a"}},
+		{"one of four sheds", "a b c d", func(w *world, share float64) { w.snapshot.SiteOf(w.of("a")).Shed = share }, []string{"a"}},
 		{"one of four starts slowly", "a b c d", func(w *world, share float64) {
 			w.SlowStart = 90 * time.Second
 			w.of("a").Recovered[state.V4] = now.Add(-time.Duration((1 - share/0.9) * float64(w.SlowStart)))

@@ -217,17 +217,19 @@ func (n *naive) metric(o policy.StepOptions, set group) group {
 	case "health":
 		return where(set, n.up)
 	case "capacity":
-		if fine := where(set, func(m *state.Member) bool { return !m.Site.Overloaded }); len(fine) > 0 {
+		if fine := where(set, func(m *state.Member) bool { return !n.w.snapshot.SiteOf(m).Overloaded }); len(fine) > 0 {
 			return fine
 		}
-		return best(set, func(m *state.Member) (float64, bool) { return m.Site.Utilisation, m.Site.HasUtilisation },
+		return best(set, func(m *state.Member) (float64, bool) {
+			return n.w.snapshot.SiteOf(m).Utilisation, n.w.snapshot.SiteOf(m).HasUtilisation
+		},
 			func(v, lowest float64) bool { return v <= lowest+0.1 })
 	case "rtt":
 		value := func(m *state.Member) (float64, bool) {
 			t := n.w.snapshot.RTT
 			v, ok := t.Row(t.Key(n.client)).Of(m.Site.ID)
-			usable := m.Site.Freshness == state.Fresh || m.Site.Freshness == state.NeverReported
-			return float64(v.RTT), ok && usable && !m.Site.RTTBlind && now.Sub(v.Newest) < o.MaxAge
+			usable := n.w.snapshot.SiteOf(m).Freshness == state.Fresh || n.w.snapshot.SiteOf(m).Freshness == state.NeverReported
+			return float64(v.RTT), ok && usable && !n.w.snapshot.SiteOf(m).RTTBlind && now.Sub(v.Newest) < o.MaxAge
 		}
 		good := func(v, lowest float64) bool {
 			return v <= lowest*(1+o.Tolerance) || v <= lowest+float64(o.ToleranceAbs)
@@ -243,13 +245,15 @@ func (n *naive) metric(o policy.StepOptions, set group) group {
 	case "geo":
 		return n.geo(o, set)
 	case "connection-load":
-		value := func(m *state.Member) (float64, bool) { return m.Site.NewSessions, m.Site.HasNewSessions }
+		value := func(m *state.Member) (float64, bool) {
+			return n.w.snapshot.SiteOf(m).NewSessions, n.w.snapshot.SiteOf(m).HasNewSessions
+		}
 		if o.Limit > 0 {
-			known := where(set, func(m *state.Member) bool { return m.Site.HasNewSessions })
+			known := where(set, func(m *state.Member) bool { return n.w.snapshot.SiteOf(m).HasNewSessions })
 			if len(known) == 0 {
 				return nil
 			}
-			if len(where(known, func(m *state.Member) bool { return m.Site.NewSessions <= o.Limit })) == 0 {
+			if len(where(known, func(m *state.Member) bool { return n.w.snapshot.SiteOf(m).NewSessions <= o.Limit })) == 0 {
 				return group{}
 			}
 			return where(set, func(m *state.Member) bool { v, ok := value(m); return !ok || v <= o.Limit })
@@ -277,8 +281,8 @@ func (n *naive) metric(o policy.StepOptions, set group) group {
 		return set
 	case "headroom":
 		return best(set, func(m *state.Member) (float64, bool) {
-			free := float64(m.Site.SessionsLimit) - float64(m.Site.Sessions)
-			return -max(free, 0), m.Site.HasSessions && m.Site.SessionsLimit > 0
+			free := float64(n.w.snapshot.SiteOf(m).SessionsLimit) - float64(n.w.snapshot.SiteOf(m).Sessions)
+			return -max(free, 0), n.w.snapshot.SiteOf(m).HasSessions && n.w.snapshot.SiteOf(m).SessionsLimit > 0
 		}, func(v, lowest float64) bool { return v <= lowest*(1-o.Tolerance) })
 	case "active-servers":
 		return best(set, func(m *state.Member) (float64, bool) { return -float64(m.ServersUp), m.HasServers }, equal)
@@ -460,7 +464,7 @@ func TestInputOrderDoesNotMatter(t *testing.T) {
 		w := randomWorld(rng)
 		w.overrides(t, wherever(rng))
 		for _, m := range w.Members {
-			m.Site.Shed = one(rng, 0, 0, 0.5)
+			w.snapshot.SiteOf(m).Shed = one(rng, 0, 0, 0.5)
 		}
 		steps := slices.DeleteFunc(randomChain(rng, "hash"), func(o policy.StepOptions) bool { return o.Metric == "static" })
 		static := defaults("static")
@@ -480,14 +484,16 @@ func TestInputOrderDoesNotMatter(t *testing.T) {
 // A value that is missing everywhere acts like the metric disabled.
 func TestMissingEverywhereIsDisabled(t *testing.T) {
 	wipe := map[string]func(*world, *state.Member){
-		"capacity": func(_ *world, m *state.Member) { m.Site.HasUtilisation, m.Site.Overloaded = false, false },
+		"capacity": func(w *world, m *state.Member) {
+			w.snapshot.SiteOf(m).HasUtilisation, w.snapshot.SiteOf(m).Overloaded = false, false
+		},
 		"rtt": func(w *world, _ *state.Member) {
 			w.snapshot.RTT = state.NewRTTTable(state.RTTConfig{MaxTargets: 1000})
 		},
 		"geo":             func(_ *world, m *state.Member) { m.Site.Location = &state.Location{} },
-		"connection-load": func(_ *world, m *state.Member) { m.Site.HasNewSessions = false },
+		"connection-load": func(w *world, m *state.Member) { w.snapshot.SiteOf(m).HasNewSessions = false },
 		"least-selected":  func(_ *world, m *state.Member) { m.Selected, m.SelectedApart = nil, nil },
-		"headroom":        func(_ *world, m *state.Member) { m.Site.HasSessions = false },
+		"headroom":        func(w *world, m *state.Member) { w.snapshot.SiteOf(m).HasSessions = false },
 		"active-servers":  func(_ *world, m *state.Member) { m.HasServers = false },
 		"probe-latency":   func(_ *world, m *state.Member) { m.HasLatency = [2]bool{} },
 		"preference":      func(_ *world, m *state.Member) { m.Preference = 100 },
@@ -537,7 +543,7 @@ func TestFamiliesAgree(t *testing.T) {
 		full := newWorld(memberNames...)
 		for _, m := range w.Members {
 			m.Addr, m.Up = full.of(m.Name).Addr, [2]bool{true, true}
-			m.Site.Shed = one(rng, 0, 0, 0.5)
+			w.snapshot.SiteOf(m).Shed = one(rng, 0, 0, 0.5)
 		}
 		steps := slices.DeleteFunc(randomChain(rng, "hash", "ordered"), func(o policy.StepOptions) bool { return o.Metric == "least-selected" })
 		if len(steps) == 0 {
@@ -569,7 +575,7 @@ func TestScopeIsTrue(t *testing.T) {
 		w := randomWorld(rng)
 		w.SlowStart = one(rng, 0, 0, time.Minute)
 		for _, m := range w.Members {
-			m.Site.Shed = one(rng, 0, 0, 0, 0.5)
+			w.snapshot.SiteOf(m).Shed = one(rng, 0, 0, 0, 0.5)
 			m.Recovered[state.V4] = one(rng, time.Time{}, now.Add(-20*time.Second))
 			for _, b := range bases[:1+rng.IntN(len(bases))] {
 				if rare(rng, 3) {

@@ -23,9 +23,10 @@ type Metric interface {
 // A Candidate is a member within one query.
 type Candidate struct {
 	*state.Member
-	Value    float64 // the number that the present metric compares; scratch
-	NoData   bool    // the present metric has no fresh data for it; scratch
-	Rejected bool    // health rejects it: down, or held back from this client by slow start; false where health is off
+	Site     *state.Site // as it is known in the query's snapshot
+	Value    float64     // the number that the present metric compares; scratch
+	NoData   bool        // the present metric has no fresh data for it; scratch
+	Rejected bool        // health rejects it: down, or held back from this client by slow start; false where health is off
 }
 
 // A Query is one question to a policy, and the scratch that deciding it needs. It belongs to one worker, which reuses

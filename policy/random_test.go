@@ -61,7 +61,7 @@ func randomWorld(d dice) *world {
 			m.SelectedApart[f].Store(int64(one(d, 0, 1, 2)) * state.SelectedUnit)
 		}
 		m.HasServers, m.ServersUp = !rare(d, 4), d.IntN(3)
-		s := m.Site
+		s := w.snapshot.SiteOf(m)
 		s.Cost = d.IntN(3)
 		s.Freshness = one(d, state.Fresh, state.Fresh, state.Fresh, state.NeverReported, state.Stale, state.Dead)
 		s.HasUtilisation, s.Utilisation = !rare(d, 4), one(d, 0.3, 0.95, 1, 1.05, 1.2)

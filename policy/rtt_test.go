@@ -85,7 +85,7 @@ func TestRTT(t *testing.T) {
 				w.rtt("a", "8.8.8.8", 200*ms, 0)
 				w.rtt("b", "8.8.8.8", 30*ms, 0)
 				w.rtt("c", "8.8.8.8", 20*ms, 0)
-				w.of("c").Site.RTTBlind = true
+				w.at("c").RTTBlind = true
 			},
 			kept: "b=30.0 ms c(no data) | a=200.0 ms", verdict: "narrowed", note: "ldns 8.8.8.8",
 		},
@@ -94,7 +94,7 @@ func TestRTT(t *testing.T) {
 				for _, n := range []string{"a", "b", "c"} {
 					w.rtt(n, "8.8.8.8", 30*ms, 0)
 				}
-				w.of("a").Site.Freshness, w.of("b").Site.Freshness = state.Stale, state.Dead
+				w.at("a").Freshness, w.at("b").Freshness = state.Stale, state.Dead
 			},
 			kept: "a(no data) b(no data) c=30.0 ms | ", verdict: "abstained", note: "ldns 8.8.8.8",
 		},
@@ -102,7 +102,7 @@ func TestRTT(t *testing.T) {
 			name: "kept over a restart", set: func(w *world) {
 				w.rtt("a", "8.8.8.8", 200*ms, 0)
 				w.rtt("b", "8.8.8.8", 30*ms, 0)
-				w.of("b").Site.Freshness = state.NeverReported
+				w.at("b").Freshness = state.NeverReported
 			},
 			kept: "b=30.0 ms c(no data) | a=200.0 ms", verdict: "narrowed", note: "ldns 8.8.8.8",
 		},

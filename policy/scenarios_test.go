@@ -119,8 +119,8 @@ func (s *scenario) world(t *testing.T) *world {
 	sites := map[string]*state.Site{}
 	for i, c := range s.Sites {
 		site := &state.Site{
-			Name: c.Name, ID: uint16(i), Index: i, Location: geo.NewLocation(c.Location.location()), Freshness: state.Fresh,
-			SessionsLimit: c.SessionsLimit, Shed: c.Shed, Cost: c.Cost, RTTBlind: c.RTTBlind, Overloaded: c.OverloadedBefore,
+			SiteInfo:  &state.SiteInfo{Name: c.Name, ID: uint16(i), Index: i, Location: geo.NewLocation(c.Location.location()), Cost: c.Cost},
+			Freshness: state.Fresh, SessionsLimit: c.SessionsLimit, Shed: c.Shed, RTTBlind: c.RTTBlind, Overloaded: c.OverloadedBefore,
 		}
 		if c.Sessions != nil {
 			site.HasLoad, site.HasSessions, site.Sessions = true, true, *c.Sessions
@@ -139,12 +139,14 @@ func (s *scenario) world(t *testing.T) *world {
 	}
 	for i, c := range s.Members {
 		m := &state.Member{
-			Name: c.Name, Index: i, Site: sites[c.Site], CNAME: c.CNAME, Weight: 100, Preference: 100, InPool: !c.OutOfPool,
+			Name: c.Name, Index: i, CNAME: c.CNAME, Weight: 100, Preference: 100, InPool: !c.OutOfPool,
 			Hash: state.HashName(c.Name), Selected: &state.Selections{},
 		}
-		if m.Site == nil {
+		site := sites[c.Site]
+		if site == nil {
 			t.Fatalf("members[%d]: unknown site %q", i, c.Site)
 		}
+		m.Site = site.SiteInfo
 		if c.Weight != nil {
 			m.Weight = *c.Weight
 		}

@@ -12,8 +12,10 @@ import (
 type service struct {
 	cfg     ServiceConfig // owned: its slices are copies
 	id      uint32
+	index   int       // in the snapshot
+	touched bool      // it is in Store.touched
+	due     time.Time // the next change that time alone brings; zero: none
 	members []*member
-	byName  map[string]*member
 
 	began time.Time // when this process was first configured with it
 
@@ -55,6 +57,16 @@ type member struct {
 	transitions uint64
 	selected    [2]*Selections // of Member.Selected and Member.SelectedApart
 	handedOut   *HandedOut
+}
+
+// member returns the member of this name, or nil. A map would take more memory than the few members.
+func (svc *service) member(name string) *member {
+	for _, m := range svc.members {
+		if m.cfg.Name == name {
+			return m
+		}
+	}
+	return nil
 }
 
 // has reports whether the member can answer for the family.
@@ -122,7 +134,10 @@ func (s *Store) configure(c *Config, now time.Time) {
 			sc.Hold = time.Minute
 		}
 		st.cfg = sc
-		st.location = geo.NewLocation(sc.Location)
+		st.info = &SiteInfo{
+			Name: sc.Name, ID: st.id, Index: len(s.siteOrder), Zone: sc.Zone, Region: sc.Region,
+			Location: geo.NewLocation(sc.Location), Cost: sc.Cost,
+		}
 		st.members = nil
 		st.reconfigured()
 		s.sites[sc.Name] = st
@@ -134,9 +149,13 @@ func (s *Store) configure(c *Config, now time.Time) {
 	s.svcOrder = s.svcOrder[:0:0]
 	for _, sc := range c.Services {
 		svc := s.configureService(oldServices[sc.Name], sc, now)
+		svc.index, svc.touched, svc.due = len(s.svcOrder), false, time.Time{}
 		s.services[sc.Name] = svc
 		s.svcOrder = append(s.svcOrder, svc)
 	}
+	s.published = make([]*Service, len(s.svcOrder))
+	s.touched, s.timed = nil, map[*service]struct{}{}
+	s.touchAll()
 
 	if old, c := s.rtt, s.cfg.RTT; old.bits4 != c.PrefixV4 || old.bits6 != c.PrefixV6 || old.max != c.MaxTargets {
 		s.rtt = NewRTTTable(c)
@@ -184,7 +203,7 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 	svc.cfg = sc
 	svc.id = s.serviceID(sc.Name)
 	svc.members = make([]*member, 0, len(members))
-	svc.byName = make(map[string]*member, len(members))
+	var fresh []member // one allocation for those that are new
 	svc.hasBackups = false
 	names := make([]string, 0, len(members))
 	longestTTL := sc.TTL // of an answer that may have named a member which is new here
@@ -192,7 +211,7 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 		longestTTL = max(longestTTL, old.cfg.TTL)
 	}
 	var joining []*member
-	for _, mc := range members {
+	for i, mc := range members {
 		st := s.sites[mc.Site]
 		if st == nil { // config refuses it; a member without a site could not be judged
 			continue
@@ -203,12 +222,16 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 		}
 		var m *member
 		if old != nil {
-			if m = old.byName[mc.Name]; m == nil {
+			if m = old.member(mc.Name); m == nil {
 				m = old.renamed(mc, members, svc.members)
 			}
 		}
 		if m == nil || m.site.cfg.Name != mc.Site {
-			m = &member{selected: [2]*Selections{new(Selections), new(Selections)}, handedOut: newHandedOut(now, longestTTL)}
+			if fresh == nil {
+				fresh = make([]member, 0, len(members)-i)
+			}
+			fresh = append(fresh, member{selected: [2]*Selections{new(Selections), new(Selections)}, handedOut: newHandedOut(now, longestTTL)})
+			m = &fresh[len(fresh)-1]
 		} else if m.cfg.Role != mc.Role || m.cfg.Weight <= 0 {
 			joining = append(joining, m)
 		} else {
@@ -220,7 +243,6 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 		m.cfg, m.site, m.hash = mc, st, HashName(mc.Name)
 		st.members = append(st.members, covered{svc, m})
 		svc.members = append(svc.members, m)
-		svc.byName[mc.Name] = m
 		names = append(names, mc.Name)
 		svc.hasBackups = svc.hasBackups || mc.Role == Backup
 	}
@@ -251,7 +273,12 @@ func (s *Store) applyOrders() {
 			if s.orders.Force != nil {
 				f = s.orders.Force(svc.cfg.Name, m.cfg.Name, m.site.cfg.Name, m.site.cfg.Zone)
 			}
-			svc.ordered = svc.ordered || f.Forced != m.forced || !slices.Equal(f.Stages, m.moved)
+			moved := !slices.Equal(f.Stages, m.moved)
+			if f.Forced == m.forced && f.Why == m.forcedWhy && f.Since.Equal(m.forcedSince) && !moved {
+				continue
+			}
+			s.touch(svc)
+			svc.ordered = svc.ordered || f.Forced != m.forced || moved
 			back := m.forced >= ForcedDrain && f.Forced < ForcedDrain
 			m.forced, m.forcedWhy, m.forcedSince, m.moved = f.Forced, f.Why, f.Since, slices.Clone(f.Stages)
 			if back {
@@ -262,8 +289,10 @@ func (s *Store) applyOrders() {
 		if s.orders.Latch != nil && svc.hasBackups && svc.cfg.Failback == FailbackManual {
 			l = s.orders.Latch(svc.cfg.Name)
 		}
-		svc.ordered = svc.ordered || l != svc.latch
-		svc.latch = l
+		if l != svc.latch {
+			s.touch(svc)
+			svc.ordered, svc.latch = true, l
+		}
 	}
 }
 
@@ -288,7 +317,7 @@ func (s *Store) serviceID(name string) uint32 {
 func (s *Store) targetSites() []targetSite {
 	var all []targetSite
 	for _, st := range s.siteOrder {
-		all = append(all, targetSite{id: st.id, location: st.location})
+		all = append(all, targetSite{id: st.id, location: st.info.Location})
 	}
 	return all
 }

@@ -212,7 +212,9 @@ func (s *Store) cover(st *site, a *agentReport) {
 				}
 			}
 		}
-		c.m.cover(matched, gone, c.svc.cfg.MinHealthy, a, st.agents)
+		if c.m.cover(matched, gone, c.svc.cfg.MinHealthy, a, st.agents) {
+			s.touch(c.svc)
+		}
 		var lacking []Family
 		families := 0
 		for f := range matched {
@@ -285,8 +287,9 @@ func (m *member) list(name, agent string) {
 }
 
 // cover takes in what the report says of the member: of each family, the virtual servers that match. gone is one that
-// the member names and that the report no longer lists; "": none.
-func (m *member) cover(matched [2][]*virtualHealth, gone string, t Threshold, a *agentReport, agents map[string]*agentReport) {
+// the member names and that the report no longer lists; "": none. It reports whether that is anything new.
+func (m *member) cover(matched [2][]*virtualHealth, gone string, t Threshold, a *agentReport, agents map[string]*agentReport) bool {
+	reports, counted := [2]reportSource{m.health[V4].report, m.health[V6].report}, m.servers
 	servers := tally{}
 	speaks := false
 	for f, list := range matched {
@@ -333,6 +336,7 @@ func (m *member) cover(matched [2][]*virtualHealth, gone string, t Threshold, a 
 	} else {
 		m.servers.fresh = false
 	}
+	return counted != m.servers || reports != [2]reportSource{m.health[V4].report, m.health[V6].report}
 }
 
 func (r *reportSource) fallSilent(at time.Time) {

@@ -546,7 +546,7 @@ func (s *Store) restore(f *fileState, now time.Time) {
 			svc.hold = hold{h.On, h.Why, c.past(h.Since), h.Latch, h.Passed, h.Failback, h.Released, h.Unproven}
 		}
 		for _, fm := range fs.Members {
-			m := svc.byName[fm.Name]
+			m := svc.member(fm.Name)
 			if m == nil || m.cfg.Site != fm.Site {
 				continue
 			}

@@ -19,7 +19,8 @@ func (s *Store) Preview(force func(service, member, site, zone string) Force) *S
 		return nil
 	}
 	p := &Store{
-		cfg: s.cfg, configured: true, version: s.version, epoch: s.epoch, siteOrder: s.siteOrder, sites: s.sites,
+		timed: map[*service]struct{}{},
+		cfg:   s.cfg, configured: true, version: s.version, epoch: s.epoch, siteOrder: s.siteOrder, sites: s.sites,
 		rtt: s.rtt, geo: s.geo, zones: s.zones, blind: s.blind, orders: s.orders,
 	}
 	p.orders.Force = force
@@ -27,7 +28,9 @@ func (s *Store) Preview(force func(service, member, site, zone string) Force) *S
 	for i, svc := range s.svcOrder {
 		p.svcOrder[i] = svc.copy()
 	}
+	p.published = make([]*Service, len(p.svcOrder))
 	p.applyOrders()
+	p.touchAll()
 	p.evalServices(now)
 	return p.build(now)
 }
@@ -35,14 +38,13 @@ func (s *Store) Preview(force func(service, member, site, zone string) Force) *S
 // copy returns a service whose evaluation changes nothing of svc. The sites are shared.
 func (svc *service) copy() *service {
 	c := *svc
-	c.counters = nil
+	c.counters, c.touched = nil, false
 	c.rotation = new(Rotation)
 	for f := range c.rotation.Turn {
 		c.rotation.Turn[f].Store(svc.rotation.Turn[f].Load())
 	}
 	members := make([]member, len(svc.members)) // one allocation for all
 	c.members = make([]*member, len(svc.members))
-	c.byName = make(map[string]*member, len(svc.members))
 	for i, m := range svc.members {
 		n := &members[i]
 		*n = *m
@@ -52,7 +54,7 @@ func (svc *service) copy() *service {
 		for f := range n.health {
 			n.health[f].flips = slices.Clip(m.health[f].flips)
 		}
-		c.members[i], c.byName[m.cfg.Name] = n, n
+		c.members[i] = n
 	}
 	return &c
 }

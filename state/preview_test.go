@@ -18,7 +18,7 @@ import (
 func same(a, b *state.Snapshot) string {
 	return cmp.Diff(a, b,
 		cmpopts.IgnoreFields(state.Snapshot{}, "RTT", "Geo", "Version", "Published"), cmpopts.IgnoreFields(state.Service{}, "Rotation", "Counters"),
-		cmpopts.IgnoreFields(state.Member{}, "Selected", "SelectedApart", "HandedOut"), cmpopts.IgnoreFields(state.Site{}, "Location"),
+		cmpopts.IgnoreFields(state.Member{}, "Selected", "SelectedApart", "HandedOut"), cmpopts.IgnoreFields(state.SiteInfo{}, "Location"),
 		cmpopts.IgnoreUnexported(state.Service{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }))
 }
 

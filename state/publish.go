@@ -6,8 +6,12 @@ import (
 	"time"
 )
 
-// publish resolves everything at this moment and publishes it. The order matters: sites before blindness, blindness
-// before whatever it freezes, health before the pool. The caller holds mu.
+// publish resolves what may have changed at this moment and publishes it. The order matters: sites before blindness,
+// blindness before whatever it freezes, health before the pool. The caller holds mu.
+//
+// All sites are looked at, and those services that something has touched: one whose member's report, check or orders say
+// something else, whose site has become fresh, stale or dead, or whose time has come. The others are in the next snapshot
+// as they were in the last.
 func (s *Store) publish(now time.Time) {
 	s.dirty = false
 	s.due = time.Time{}
@@ -15,7 +19,11 @@ func (s *Store) publish(now time.Time) {
 	for _, st := range s.siteOrder {
 		s.evalSite(st, now)
 	}
+	before := s.blind
 	s.evalBlindness(now)
+	if s.blind != before {
+		s.touchAll()
+	}
 	frozen := s.blind.frozen
 	for _, st := range s.siteOrder {
 		st.gone = st.freshness == Dead && (st.gone || (!frozen && !now.Before(s.blind.thawUntil)))
@@ -25,14 +33,48 @@ func (s *Store) publish(now time.Time) {
 			s.evalCapacity(st, now)
 		}
 	}
+	for svc := range s.timed {
+		if !now.Before(svc.due) {
+			s.touch(svc)
+		}
+	}
 	s.evalServices(now)
 	s.version++
 	s.snapshot.Store(s.build(now))
 }
 
-// evalServices resolves health and pools. The caller holds mu, and has evaluated sites and blindness.
-func (s *Store) evalServices(now time.Time) {
+// touch has the service resolved again at the next publication. The caller holds mu.
+func (s *Store) touch(svc *service) {
+	if !svc.touched {
+		svc.touched = true
+		s.touched = append(s.touched, svc)
+	}
+}
+
+// touchSite touches every service with a member at the site.
+func (s *Store) touchSite(st *site) {
+	for _, c := range st.members {
+		s.touch(c.svc)
+	}
+}
+
+func (s *Store) touchAll() {
 	for _, svc := range s.svcOrder {
+		s.touch(svc)
+	}
+}
+
+// evalServices resolves health and pools of the services that are touched, and makes what is published of them. The
+// caller holds mu, and has evaluated sites and blindness.
+func (s *Store) evalServices(now time.Time) {
+	if len(s.touched) > 0 {
+		s.published = slices.Clone(s.published)
+	}
+	slices.SortFunc(s.touched, func(a, b *service) int { return a.index - b.index }) // what is logged has that order
+	others := s.due
+	for _, svc := range s.touched {
+		svc.touched = false
+		s.due = time.Time{}
 		s.evalHealth(svc, now)
 		// A reload may have taken the backups away; a pool without members would answer nothing. What is ordered holds
 		// whatever is known.
@@ -42,61 +84,60 @@ func (s *Store) evalServices(now time.Time) {
 			s.pauseHold(svc)
 		}
 		s.evalServing(svc)
+		s.published[svc.index] = svc.snapshot(now)
+		if svc.due = s.due; svc.due.IsZero() {
+			delete(s.timed, svc)
+		} else {
+			s.timed[svc] = struct{}{}
+		}
+	}
+	s.touched = s.touched[:0]
+	s.due = others
+	for svc := range s.timed {
+		s.wakeAt(svc.due)
 	}
 }
 
-// build makes the snapshot of what publish has resolved. All of it is new: at 5,000 services of 4 members that costs a
-// few milliseconds (see BenchmarkPublish), and the members must point to the sites of the same moment.
+// build makes the snapshot of what publish has resolved.
 func (s *Store) build(now time.Time) *Snapshot {
 	snap := &Snapshot{
 		Version: s.version, Epoch: s.epoch, Published: now,
 		Sites:    make([]*Site, len(s.siteOrder)),
-		Services: make([]*Service, len(s.svcOrder)),
+		Services: s.published,
 		RTT:      s.rtt, Geo: s.geo, Zones: s.zones,
 		Blind: s.blind.on, BlindSince: s.blind.since, BlindWhy: s.blind.why,
 	}
-	// One allocation for all of a kind.
-	sites := make([]Site, len(s.siteOrder))
-	services := make([]Service, len(s.svcOrder))
-	total := 0
-	for _, svc := range s.svcOrder {
-		total += len(svc.members)
-	}
-	members := make([]Member, total)
-	pointers := make([]*Member, total)
-
+	sites := make([]Site, len(s.siteOrder)) // one allocation for all
 	for i, st := range s.siteOrder {
-		st.index = i
-		sites[i] = st.snapshot(i)
+		sites[i] = st.snapshot()
 		snap.Sites[i] = &sites[i]
 	}
-	next := 0
-	for i, svc := range s.svcOrder {
-		out := &services[i]
-		snap.Services[i] = out
-		*out = Service{
-			Name: svc.cfg.Name, Aliases: svc.cfg.Aliases, Index: i, TTL: svc.cfg.TTL, Answers: svc.cfg.Answers,
-			OnAllDown: svc.cfg.OnAllDown, LastResort: svc.lastResort(), SlowStart: svc.cfg.SlowStart,
-			PolicyName: svc.cfg.PolicyName, Chain: svc.cfg.Chain,
-			Pool: svc.pool, PoolSince: svc.poolSince, PoolWhy: svc.poolReason(), PoolTransitions: svc.poolTransitions,
-			PoolServersUp: svc.poolShare.up, PoolServers: svc.poolShare.size,
-			Failback: svc.cfg.Failback, Held: svc.hold.on, HeldWhy: svc.hold.why,
-			Unlatched: svc.unlatched(), StagedPool: svc.stagedPool, MinServing: svc.cfg.MinServing,
-			Rotation: svc.rotation, Counters: svc.counters,
-			id: svc.id, usesRTT: svc.cfg.UsesRTT, recent: svc.recent,
-		}
-		if until := svc.hold.since.Add(svc.cfg.FailbackDelay); !svc.hold.since.IsZero() && until.After(now) {
-			out.HeldUntil = until
-		}
-		first := next
-		for j, m := range svc.members {
-			members[next] = m.snapshot(j, svc, &sites[m.site.index])
-			pointers[next] = &members[next]
-			next++
-		}
-		out.Members = pointers[first:next:next]
-	}
 	return snap
+}
+
+// snapshot returns what is published of the service.
+func (svc *service) snapshot(now time.Time) *Service {
+	out := &Service{
+		Name: svc.cfg.Name, Aliases: svc.cfg.Aliases, Index: svc.index, TTL: svc.cfg.TTL, Answers: svc.cfg.Answers,
+		OnAllDown: svc.cfg.OnAllDown, LastResort: svc.lastResort(), SlowStart: svc.cfg.SlowStart,
+		PolicyName: svc.cfg.PolicyName, Chain: svc.cfg.Chain,
+		Pool: svc.pool, PoolSince: svc.poolSince, PoolWhy: svc.poolReason(), PoolTransitions: svc.poolTransitions,
+		PoolServersUp: svc.poolShare.up, PoolServers: svc.poolShare.size,
+		Failback: svc.cfg.Failback, Held: svc.hold.on, HeldWhy: svc.hold.why,
+		Unlatched: svc.unlatched(), StagedPool: svc.stagedPool, MinServing: svc.cfg.MinServing,
+		Rotation: svc.rotation, Counters: svc.counters,
+		Members: make([]*Member, len(svc.members)),
+		id:      svc.id, usesRTT: svc.cfg.UsesRTT, recent: svc.recent,
+	}
+	if until := svc.hold.since.Add(svc.cfg.FailbackDelay); !svc.hold.since.IsZero() && until.After(now) {
+		out.HeldUntil = until
+	}
+	members := make([]Member, len(svc.members)) // one allocation for all
+	for i, m := range svc.members {
+		members[i] = m.snapshot(i, svc)
+		out.Members[i] = &members[i]
+	}
+	return out
 }
 
 // lastResort returns the addresses of last_resort without those of members that no rule may answer.
@@ -121,15 +162,15 @@ func (svc *service) lastResort() []netip.Addr {
 }
 
 // snapshot returns what is published of the member, which is one of svc.
-func (m *member) snapshot(index int, svc *service, at *Site) Member {
+func (m *member) snapshot(index int, svc *service) Member {
 	out := Member{
-		Name: m.cfg.Name, Index: index, Site: at, Addr: m.cfg.Addresses, CNAME: m.cfg.CNAME,
+		Name: m.cfg.Name, Index: index, Site: m.site.info, Addr: m.cfg.Addresses, CNAME: m.cfg.CNAME,
 		Weight: m.cfg.Weight, Preference: m.cfg.Preference, Role: m.cfg.Role, Hash: m.hash,
 		InPool: m.cfg.Role == svc.pool, InStagedPool: m.cfg.Role == svc.stagedPool,
 		Forced: m.forced, ForcedWhy: m.forcedWhy, ForcedSince: m.forcedSince, Moved: m.moved, Transitions: m.transitions, Selected: m.selected[0], SelectedApart: m.selected[1],
 		HandedOut: m.handedOut,
 	}
-	if m.servers.known && m.servers.fresh && at.Freshness == Fresh {
+	if m.servers.known && m.servers.fresh && m.site.freshness == Fresh {
 		out.HasServers, out.ServersUp, out.Servers = true, m.servers.up, m.servers.size
 	}
 	for f := range m.health {

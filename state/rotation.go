@@ -78,11 +78,12 @@ func (c *Counters) follow(shards int, members []string) *Counters {
 		return c
 	}
 	next := &Counters{members: members, decisions: c.decisions, answers: make([][]answerShard, len(members))}
+	fresh := make([]answerShard, shards*len(members)) // one allocation for those that are new
 	for i, name := range members {
 		if j := slices.Index(c.members, name); j >= 0 {
 			next.answers[i] = c.answers[j]
 		} else {
-			next.answers[i] = make([]answerShard, shards)
+			next.answers[i] = fresh[i*shards : (i+1)*shards]
 		}
 	}
 	return next

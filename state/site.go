@@ -19,11 +19,10 @@ const (
 
 // A site is the private state of one site. It is guarded by Store.mu.
 type site struct {
-	cfg      SiteConfig
-	id       uint16
-	index    int // in the last snapshot
-	location *Location
-	members  []covered // of all services, in the order of the configuration
+	cfg     SiteConfig
+	id      uint16
+	info    *SiteInfo // of cfg; never changed, since snapshots share it
+	members []covered // of all services, in the order of the configuration
 
 	agents map[string]*agentReport // the last report of each agent
 	holder string                  // the agent that holds the site; "": none yet
@@ -195,6 +194,9 @@ func (s *Store) apply(st *site, a *agentReport, sameHealth bool) {
 		s.cover(st, a)
 		s.unsaved = true
 	}
+	if a.at.Before(s.blind.thawUntil) { // it may end what blindness left, also if it is like the last
+		s.touchSite(st)
+	}
 }
 
 // applyCapacity judges the load of a report that arrived at now. A gap says that the site had been silent: what it did
@@ -313,6 +315,7 @@ func (s *Store) evalSite(st *site, now time.Time) {
 	}
 	st.freshness, st.since = f, now
 	s.unsaved = true
+	s.touchSite(st)
 	site, agent := zap.String("site", st.cfg.Name), zap.String("agent", st.holder)
 	switch f {
 	case Fresh:
@@ -344,11 +347,10 @@ func (s *Store) evalCapacity(st *site, now time.Time) {
 }
 
 // snapshot returns what is published of the site.
-func (st *site) snapshot(index int) Site {
+func (st *site) snapshot() Site {
 	fresh := st.freshness == Fresh
 	out := Site{
-		Name: st.cfg.Name, ID: st.id, Index: index, Zone: st.cfg.Zone, Region: st.cfg.Region,
-		Location: st.location, Cost: st.cfg.Cost,
+		SiteInfo:  st.info,
 		Freshness: st.freshness, ReportAt: st.reportAt, Agent: st.holder, Since: st.since,
 		SessionsLimit: st.cfg.SessionsLimit, BandwidthLimit: st.cfg.BandwidthLimit,
 		Overloaded: st.overloaded, OverloadedSince: st.overloadedSince, OverloadedWhy: st.overloadedWhy, Shed: st.shed,

@@ -149,14 +149,20 @@ func (s *Snapshot) ServiceByName(name string) *Service {
 	return nil
 }
 
-// A Site is one data centre as it is known now.
-type Site struct {
+// A SiteInfo is what the configuration says of a site. Members point to it rather than to the Site, so that a report
+// makes one Site anew and not all members there.
+type SiteInfo struct {
 	Name         string
 	ID           uint16 // stable over reloads within a process; keys the RTT table
-	Index        int
+	Index        int    // in Snapshot.Sites
 	Zone, Region string
 	Location     *Location // never nil
 	Cost         int
+}
+
+// A Site is one data centre as it is known now.
+type Site struct {
+	*SiteInfo
 
 	Freshness Freshness
 	ReportAt  time.Time // arrival of the last accepted report; zero: never
@@ -246,7 +252,7 @@ type Service struct {
 type Member struct {
 	Name       string
 	Index      int
-	Site       *Site
+	Site       *SiteInfo     // of Snapshot.Sites, see SiteOf
 	Addr       [2]netip.Addr // by Family; invalid: none. With CNAME both are invalid and the member has both families
 	CNAME      string        // target, or ""
 	Weight     int           // 0..; 100 is neutral
@@ -291,6 +297,9 @@ type Member struct {
 	HasLatency [2]bool
 	Latency    [2]time.Duration // of the last successful own check
 }
+
+// SiteOf returns the member's site as it is known in s, whose member m must be.
+func (s *Snapshot) SiteOf(m *Member) *Site { return s.Sites[m.Site.Index] }
 
 // Has reports whether the member can answer for the family.
 func (m *Member) Has(f Family) bool { return m.CNAME != "" || m.Addr[f].IsValid() }

@@ -24,6 +24,9 @@ const (
 	tickEvery = time.Second
 	// sweepEvery is how often targets that stopped asking are dropped and rtt-blind sites are looked for.
 	sweepEvery = 10 * time.Second
+	// decayMost is the most services whose Selections decay with one tick. Of more, each decays less often and then as
+	// much more, which changes nothing between the members of one.
+	decayMost = 8192
 )
 
 // ErrUnknownSite is returned by Report for a site that the configuration does not name.
@@ -68,8 +71,12 @@ type Store struct {
 	siteOrder   []*site
 	services    map[string]*service
 	svcOrder    []*service
-	siteIDs     map[string]uint16 // of every site that this process has known
-	serviceIDs  map[string]uint32 // likewise; from 1
+	siteIDs     map[string]uint16     // of every site that this process has known
+	serviceIDs  map[string]uint32     // likewise; from 1
+	published   []*Service            // of the last snapshot, which shares it; nil where there is none yet
+	touched     []*service            // those to be resolved again at the next publication
+	timed       map[*service]struct{} // those with due set
+	decayNext   int                   // the first service to decay with the next tick
 	rtt         *RTTTable
 	geo         *geo.DB
 	zones       any // of the configuration
@@ -228,15 +235,17 @@ func (s *Store) Check(r CheckResult) {
 		s.mu.Unlock()
 		return
 	}
-	m := svc.byName[r.Member]
+	m := svc.member(r.Member)
 	if m == nil || !m.has(r.Family) {
 		s.mu.Unlock()
 		return
 	}
 	c := &m.health[r.Family].check
 	before := *c
-	if c.apply(r, now) || s.blind.frozen { // a success may end that, also one like the last
-		s.dirty = true
+	changed := c.apply(r, now)
+	s.dirty = s.dirty || changed || s.blind.frozen // a success may end that, also one like the last
+	if changed || now.Before(s.blind.thawUntil) {
+		s.touch(svc)
 	}
 	before.at, before.latency = c.at, c.latency // which are not kept
 	s.unsaved = s.unsaved || before != *c
@@ -310,8 +319,9 @@ func (s *Store) tick(now time.Time) {
 	s.clients.drain(s.clientSlots, now)
 	s.mu.Lock()
 	defer s.unlock()
-	for _, svc := range s.svcOrder {
-		svc.decay(now)
+	for range min(len(s.svcOrder), decayMost) {
+		s.decayNext = (s.decayNext + 1) % len(s.svcOrder)
+		s.svcOrder[s.decayNext].decay(now)
 	}
 }
 

@@ -421,14 +421,21 @@ func (ts *targets) record(site uint16, samples []RTTSample, now time.Time) {
 	}
 }
 
-// sweep drops what is too old, and returns the sites that are rtt-blind: those that in the last refresh reached none of
-// at least rttBlindMin resolvers that they tried and others reached.
+// sweep drops what is too old, and returns the sites that are rtt-blind. Reports do not wait while it goes through the
+// table, but for a shard of it.
 func (ts *targets) sweep(now time.Time) map[uint16]bool {
 	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if ts.table == nil {
-		return nil
+	blind, table, keep := ts.survey(now), ts.table, max(rttKeep, 4*ts.cfg.Refresh)
+	ts.mu.Unlock()
+	if table != nil {
+		table.prune(now, keep)
 	}
+	return blind
+}
+
+// survey drops the targets that nobody asks for any more, and returns the sites that are rtt-blind: those that in the
+// last refresh reached none of at least rttBlindMin resolvers that they tried and others reached. The caller holds mu.
+func (ts *targets) survey(now time.Time) map[uint16]bool {
 	// A result is of the last refresh as long as the next one cannot have come: it is handed out with a report, measured,
 	// and comes back with another.
 	recent := ts.cfg.Refresh + time.Minute
@@ -464,6 +471,5 @@ func (ts *targets) sweep(now time.Time) map[uint16]bool {
 	for site, n := range missed {
 		blind[site] = n >= rttBlindMin && reached[site] == 0
 	}
-	ts.table.prune(now, max(rttKeep, 4*ts.cfg.Refresh))
 	return blind
 }

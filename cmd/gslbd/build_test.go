@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -63,6 +65,27 @@ func TestRoomsEndInOrder(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// What a reload changes of the runtime for as long as it lasts is as before when it has ended, well or not.
+func TestReloadGivesTheRuntimeBack(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := startServer(t, dir, served)
+	percent := func() int {
+		p := debug.SetGCPercent(100)
+		debug.SetGCPercent(p)
+		return p
+	}
+	procs, collect := runtime.GOMAXPROCS(0), percent()
+	for _, text := range []string{served, "services: 1\n", served} {
+		writeConfig(t, dir, text)
+		if _, err := s.reload(); (err == nil) != (text == served) {
+			t.Fatal(err)
+		}
+		if p, c := runtime.GOMAXPROCS(0), percent(); p != procs || c != collect {
+			t.Errorf("GOMAXPROCS %d and GOGC %d, before the reload %d and %d", p, c, procs, collect)
+		}
 	}
 }
 

@@ -191,7 +191,7 @@ func stateConfig(c *config.Config, chains map[string]*policy.Chain, tables *dns.
 			PrefixV4: c.RTT.Prefix.IPv4, PrefixV6: c.RTT.Prefix.IPv6, Refresh: c.RTT.Refresh, SilentFor: c.RTT.SilentFor,
 			MaxTargets: c.RTT.MaxTargets, MaxSites: c.RTT.MaxSites, Exempt: c.RTT.Exempt,
 		},
-		Zones: tables,
+		Zones: tables, Sites: make([]state.SiteConfig, 0, len(c.Sites)), Services: make([]state.ServiceConfig, 0, len(c.Services)),
 	}
 	for _, s := range c.Sites {
 		at := location(s.Location)
@@ -211,7 +211,7 @@ func stateConfig(c *config.Config, chains map[string]*policy.Chain, tables *dns.
 			OnAllDown:  onAllDown[s.OnAllDown], LastResort: s.LastResort, OnDead: onDead[s.OnDead], UnknownUp: s.UnknownAs == "up",
 			SlowStart: s.SlowStart, FailoverRatio: s.Failover.Ratio, Failback: failback[s.Failover.Failback], FailbackDelay: s.Failover.FailbackDelay,
 			MinServing: s.MinServing, PolicyName: s.Policy, Chain: chain, UsesRTT: chain.UsesRTT(), HalfLife: chain.HalfLife(),
-			HasCheck: s.HealthCheck != nil,
+			HasCheck: s.HealthCheck != nil, Members: make([]state.MemberConfig, 0, len(s.Members)),
 		}
 		if d := s.Failover.ConnectionDraining; d.Enabled {
 			svc.DrainTimeout = d.Timeout
