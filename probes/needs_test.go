@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -47,9 +48,11 @@ func setSysctl(t testing.TB, name, value string) {
 // default router, 10.9.0.2 and fd00:9::2, and runs setup there, in another goroutine.
 func withRouter(t testing.TB, setup func()) {
 	t.Helper()
-	thread, linked, done := make(chan int), make(chan bool), make(chan bool)
+	thread, linked, done, over := make(chan int), make(chan bool), make(chan bool), make(chan bool)
+	t.Cleanup(func() { close(over) })
 	go func() {
-		defer close(done)
+		setUp := sync.OnceFunc(func() { close(done) })
+		defer setUp()
 		runtime.LockOSThread()
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			t.Error(err)
@@ -67,6 +70,8 @@ func withRouter(t testing.TB, setup func()) {
 		command(t, "ip", "address", "add", "fd00:9::2/64", "dev", "inner", "nodad")
 		command(t, "ip", "link", "set", "inner", "up")
 		setup()
+		setUp()
+		<-over // the namespace ends with this thread
 	}()
 	command(t, "ip", "link", "add", "outer", "type", "veth", "peer", "name", "inner", "netns", strconv.Itoa(<-thread))
 	command(t, "ip", "address", "add", "10.9.0.1/24", "dev", "outer")
