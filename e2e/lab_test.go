@@ -44,9 +44,9 @@ func namespacesOf(process string) map[string]bool {
 	return of
 }
 
-// leftovers lists what the lab could leave on the machine.
-func leftovers() (all []string) {
-	for _, pattern := range []string{"/tmp/gslbd-lab*", "/dev/shm/*", "/run/netns/*", "/run/keepalived*", "/run/bird*", "/sys/class/net/*"} {
+// leftovers lists what the lab could leave on the machine, whose folder for temporary files is tmp.
+func leftovers(tmp string) (all []string) {
+	for _, pattern := range []string{tmp + "/*", "/dev/shm/*", "/run/netns/*", "/run/keepalived*", "/run/bird*", "/sys/class/net/*"} {
 		found, _ := filepath.Glob(pattern)
 		all = append(all, found...)
 	}
@@ -72,7 +72,8 @@ func TestLabLeavesNothingBehind(t *testing.T) {
 		"without a make": func(_, owner *exec.Cmd) { _ = owner.Process.Kill(); _ = owner.Wait() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			before := leftovers()
+			tmp := t.TempDir()
+			before := leftovers(tmp)
 			owner := exec.Command("sleep", "600")
 			if err := owner.Start(); err != nil {
 				t.Fatal(err)
@@ -81,7 +82,7 @@ func TestLabLeavesNothingBehind(t *testing.T) {
 			mark := "LAB_OWNER=" + strconv.Itoa(owner.Process.Pid)
 			run := exec.Command(tests, "-test.run", "^TestHeartbeat$/^immediate$")
 			run.Dir = "patterns"
-			run.Env = append(os.Environ(), mark)
+			run.Env = append(os.Environ(), mark, "TMPDIR="+tmp)
 			run.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 			var out bytes.Buffer
 			run.Stdout, run.Stderr = &out, &out
@@ -127,7 +128,7 @@ func TestLabLeavesNothingBehind(t *testing.T) {
 				}
 				return len(left) == 0
 			})
-			for _, now := range leftovers() {
+			for _, now := range leftovers(tmp) {
 				if !slices.Contains(before, now) {
 					t.Errorf("left behind: %s", now)
 				}
