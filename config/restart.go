@@ -23,6 +23,7 @@ func (c *Config) NeedsRestart(old *Config) []string {
 		{"dns.tcp.max_connections_per_client", old.DNS.TCP.MaxConnectionsPerClient, c.DNS.TCP.MaxConnectionsPerClient},
 		{"dns.tls.listen", strings.Join(old.DNS.TLS.Listen, ", "), strings.Join(c.DNS.TLS.Listen, ", ")},
 		{"reports.listen", old.Reports.Listen, c.Reports.Listen},
+		{"reports.tls", encrypted[old.Reports.TLS.Certificate != ""], encrypted[c.Reports.TLS.Certificate != ""]},
 		{"admin.listen", old.Admin.Listen, c.Admin.Listen},
 		{"admin.tls", encrypted[old.Admin.TLS.Certificate != ""], encrypted[c.Admin.TLS.Certificate != ""]},
 		{"admin.token_file", old.Admin.TokenFile, c.Admin.TokenFile},

@@ -42,6 +42,7 @@ type server struct {
 	monitor  *probes.Monitor
 	geo      *geo.Loader
 	http     []*httpServer
+	secrets  *secrets
 	reloads  *prometheus.CounterVec
 
 	stopping atomic.Bool
@@ -112,7 +113,10 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 		{key: "reports.listen", listen: c.Reports.Listen, handler: s.receiver.Handler(), log: s.log},
 		{key: "admin.listen", listen: c.Admin.Listen, handler: face.Handler(), log: s.log},
 	}
+	s.http[0].tls.Store(g.reports)
 	s.http[1].tls.Store(g.admin)
+	s.secrets = &secrets{log: s.log, receiver: s.receiver, reports: s.http[0], admin: s.http[1]}
+	s.secrets.set(g)
 	for _, bind := range []func() error{s.dns.Bind, s.http[0].bind, s.http[1].bind} {
 		if err := bind(); err != nil {
 			return nil, fmt.Errorf("gslbd: %w", err)
@@ -153,7 +157,7 @@ func (s *server) run(ctx context.Context, hup <-chan os.Signal) error {
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	group, running := errgroup.WithContext(running)
-	listening := start(running, group, s.dns.Run, s.monitor.Run, s.geo.Run, s.http[0].run, s.http[1].run)
+	listening := start(running, group, s.dns.Run, s.monitor.Run, s.geo.Run, s.secrets.run, s.http[0].run, s.http[1].run)
 	ordering := start(listening, group, s.control.Run)
 	start(ordering, group, s.store.Run)
 	group.Go(func() error {
