@@ -279,7 +279,7 @@ func TestSecuredReports(t *testing.T) {
 	}
 
 	out, status := agentCommand(t, "check", "--config", file)
-	if status != 0 || !strings.Contains(out, "accepts reports of site seoul, every 1s") || !strings.Contains(out, "1 up") {
+	if status != 0 || !strings.Contains(out, "accepts reports of site seoul, every 1s") || !strings.Contains(out, "1 up") || !strings.Contains(out, "client certificate: valid until ") {
 		t.Errorf("check: status %d\n%s", status, out)
 	}
 	dry, status := agentCommand(t, "once", "--dry-run", "--config", file)

@@ -31,6 +31,7 @@ type parts struct {
 	pings          map[bool]string // by whether IPv6: where the file has a check by ICMP
 
 	log     *zap.Logger
+	secured *secured
 	agent   *sitereport.Agent
 	readers []namedReader
 	checked *sitereport.Checked // nil: no checks of its own
@@ -63,12 +64,11 @@ func load(path string, once bool) (*parts, error) {
 	if p.log, err = newLogger(c.Log); err != nil {
 		return nil, err
 	}
-	transport, err := newSecured(c, p.log)
-	if err != nil {
+	if p.secured, err = newSecured(c, p.log); err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", path, err)}
 	}
 	opts := sitereport.AgentOptions{
-		Site: c.Site, Name: c.Agent, Servers: c.Servers, Transport: transport, Interval: c.Interval,
+		Site: c.Site, Name: c.Agent, Servers: c.Servers, Transport: p.secured, Interval: c.Interval,
 		Draining: c.Draining.Enabled, Log: p.log,
 	}
 	if once {

@@ -34,6 +34,7 @@ type secured struct {
 type credentials struct {
 	sum       [sha256.Size]byte // of the files
 	token     string            // "": none
+	client    *x509.Certificate // nil: none
 	transport *http.Transport
 }
 
@@ -90,6 +91,7 @@ func (s *secured) read(old *credentials) (*credentials, error) {
 		if err != nil {
 			return nil, fmt.Errorf("tls.certificate: %s with tls.key %s: %w: give PEM files of the certificate with its chain and of the private key that belongs to it", s.tls.Certificate, s.tls.Key, err)
 		}
+		c.client = pair.Leaf
 		// Not Certificates: of those one is left out that gslbd says it will not take, and then gslbd cannot say why.
 		t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}

@@ -212,3 +212,25 @@ func TestCheckOverTLS(t *testing.T) {
 		})
 	}
 }
+
+// check tells of a client certificate that gslbd will not take.
+func TestCheckExpiredClientCertificate(t *testing.T) {
+	dir := t.TempDir()
+	ours := must[certs.Certificate](t)(certs.Authority("ours"))
+	expires := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	site := must[certs.Certificate](t)(ours.Sign(x509.Certificate{DNSNames: []string{"seoul"}, NotBefore: expires.AddDate(-1, 0, 0), NotAfter: expires}))
+	if err := site.Write(dir, "site"); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "agent.yaml")
+	const text = "site: seoul\nservers: [\"https://127.0.0.1:1\"]\ntls: {certificate: site.pem, key: site.key}\nrtt: {enabled: false}\nhaproxy: [{socket: /nowhere, virtual_servers: [{name: w, frontend: f, backend: b}]}]\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := must[*parts](t)(load(file, true))
+	var out strings.Builder
+	const want = "client certificate: FAILED: it is valid from 2025-01-02T03:04:05Z to 2026-01-02T03:04:05Z, and now is "
+	if err := p.check(t.Context(), &out); err == nil || !strings.Contains(out.String(), want) {
+		t.Errorf("%v: %s", err, &out)
+	}
+}

@@ -41,6 +41,14 @@ func (p *parts) check(ctx context.Context, out io.Writer) error {
 		say(o.Server, nil, "accepts reports of site %s, every %s", p.site, time.Duration(o.Answer.IntervalMS)*time.Millisecond)
 	}
 
+	if c := p.secured.credentials().client; c != nil {
+		var err error
+		if now := time.Now(); now.After(c.NotAfter) || now.Before(c.NotBefore) {
+			err = fmt.Errorf("it is valid from %s to %s, and now is %s: renew it, or set this machine's clock", date(c.NotBefore), date(c.NotAfter), date(now))
+		}
+		say("client certificate", err, "valid until %s", date(c.NotAfter))
+	}
+
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	readings, errs := make([]sitereport.Reading, len(p.readers)), make([]error, len(p.readers))
@@ -81,6 +89,8 @@ func (p *parts) check(ctx context.Context, out io.Writer) error {
 	}
 	return nil
 }
+
+func date(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // counted sums up virtual servers: how many servers are in which state.
 func counted(all []sitereport.VirtualServer) string {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"gslbd/config"
@@ -190,15 +191,42 @@ func (s *secrets) problems(now time.Time) (all []problem) {
 			all = append(all, problem{k.setting, "what was read before stays in force: " + k.failing})
 		}
 	}
-	for _, l := range []struct {
-		setting string
-		tls     *listenerTLS
-	}{{"reports.tls", s.reportsTLS}, {"admin.tls", s.adminTLS}} {
+	for _, l := range s.listeners() {
 		if why := certificateProblem(l.tls, now); why != "" {
-			all = append(all, problem{l.setting, why})
+			all = append(all, problem{l.name + ".tls", why})
 		}
 	}
 	return all
+}
+
+// A namedTLS is what the listener of that name speaks TLS with.
+type namedTLS struct {
+	name string
+	tls  *listenerTLS
+}
+
+// listeners returns what is in force. s.mu is held.
+func (s *secrets) listeners() [2]namedTLS {
+	return [...]namedTLS{{"reports", s.reportsTLS}, {"admin", s.adminTLS}}
+}
+
+// Describe implements prometheus.Collector.
+func (s *secrets) Describe(ch chan<- *prometheus.Desc) { ch <- expiryDesc() }
+
+// Collect implements prometheus.Collector: when the certificate in force at each listener that speaks TLS expires.
+func (s *secrets) Collect(ch chan<- prometheus.Metric) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.listeners() {
+		if l.tls != nil {
+			expiry := l.tls.config.Certificates[0].Leaf.NotAfter
+			ch <- prometheus.MustNewConstMetric(expiryDesc(), prometheus.GaugeValue, float64(expiry.Unix()), l.name)
+		}
+	}
+}
+
+func expiryDesc() *prometheus.Desc {
+	return prometheus.NewDesc("gslbd_http_certificate_expiry_timestamp_seconds", "When the TLS certificate in force expires, by listener.", []string{"listener"}, nil)
 }
 
 // readReportsTLS reads the files of reports.tls. The receiver verifies client certificates itself, with each report.

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -157,6 +158,13 @@ func TestReportsTLS(t *testing.T) {
 	want(200, "", "seoul", "", &after)
 	if p := s.secrets.problems(time.Now()); len(p) != 0 {
 		t.Errorf("problems are %+v", p)
+	}
+
+	expiry := `# HELP gslbd_http_certificate_expiry_timestamp_seconds When the TLS certificate in force expires, by listener.
+# TYPE gslbd_http_certificate_expiry_timestamp_seconds gauge
+gslbd_http_certificate_expiry_timestamp_seconds{listener="reports"} ` + fmt.Sprint(float64(second.Leaf.NotAfter.Unix())) + "\n"
+	if err := testutil.CollectAndCompare(s.secrets, strings.NewReader(expiry)); err != nil {
+		t.Error(err)
 	}
 
 	// A reload reads them as well. One that would switch TLS off leaves on whom it knows.
