@@ -6,10 +6,11 @@ type Admin struct {
 	Listen string `mapstructure:"listen" default:"127.0.0.1:8053" as:"listen"`
 	// TLS is HTTPS for the interface. A client certificate of its client_ca is as good as the token.
 	TLS ListenerTLS `mapstructure:"tls"`
-	// TokenFile holds the token that callers must present who have no client certificate. Default: none.
+	// TokenFile holds the token that callers must present who have no client certificate; up to two more lines hold tokens that
+	// are accepted as well. Default: none.
 	TokenFile string `mapstructure:"token_file" as:"path"`
-	// Token is what TokenFile holds.
-	Token Secret `mapstructure:"-"`
+	// Tokens are what TokenFile holds.
+	Tokens []Secret `mapstructure:"-"`
 	// TelemetryPerService says whether the series of each service are exported. Default true.
 	TelemetryPerService bool `mapstructure:"telemetry_per_service" default:"true"`
 }

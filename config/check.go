@@ -182,11 +182,7 @@ func (k *checker) admin() {
 	}
 	k.listenerTLS(&a.TLS, "admin.tls")
 	a.TokenFile = k.resolve(a.TokenFile)
-	if tokens := k.tokens(a.TokenFile, "admin.token_file"); len(tokens) > 1 {
-		k.fail("admin.token_file", "%s has more than one line: only one token is accepted here", a.TokenFile)
-	} else if len(tokens) == 1 {
-		a.Token = tokens[0]
-	}
+	a.Tokens = k.tokens(a.TokenFile, "admin.token_file")
 }
 
 // listenerTLS checks the files of the section at path.

@@ -40,7 +40,7 @@ func TestReportsTLS(t *testing.T) {
 	write(token, "old\n")
 	text := strings.Replace(served, `reports: {listen: "127.0.0.1:0"}`,
 		fmt.Sprintf(`reports: {listen: "127.0.0.1:0", tls: {certificate: %s, key: %s, client_ca: %s}}`, certificate, key, ca), 1)
-	text = strings.Replace(text, "{name: busan,", "{name: busan, token_file: "+token+",", 1) + "admin: {listen: \"127.0.0.1:0\"}\n"
+	text = strings.Replace(text, "{name: busan,", "{name: busan, token_file: "+token+",", 1) + "admin: {listen: \"127.0.0.1:0\", token_file: " + token + "}\n"
 	s, _ := startServer(t, dir, text)
 	core, logs := observer.New(zap.InfoLevel)
 	s.secrets.log = zap.New(core)
@@ -95,16 +95,36 @@ func TestReportsTLS(t *testing.T) {
 		t.Error("TLS 1.1 is spoken")
 	}
 
+	operator := func(bearer string) int {
+		t.Helper()
+		req, err := http.NewRequest(http.MethodGet, "http://"+s.http[1].listener.Addr().String()+"/v1/status", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+bearer)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
 	looks := func() { s.secrets.look(); s.secrets.look() }
 	// A rollover of the token: both are good, then only the new one.
 	write(token, "old\nnew\n")
 	looks()
 	want(200, "", "busan", "old", nil)
 	want(200, "", "busan", "new", nil)
+	if a, b := operator("old"), operator("new"); a != 200 || b != 200 {
+		t.Errorf("an operator with the old token %d, with the new one %d", a, b)
+	}
 	write(token, "new\n")
 	looks()
 	want(401, "", "busan", "old", nil)
 	want(200, "", "busan", "new", nil)
+	if a, b := operator("old"), operator("new"); a != 401 || b != 200 {
+		t.Errorf("an operator with the old token %d, with the new one %d", a, b)
+	}
 	// Others can read the new one, or there is none: the old one stays, which is said once and stands in the status.
 	logs.TakeAll()
 	for range 2 {
@@ -114,10 +134,10 @@ func TestReportsTLS(t *testing.T) {
 		looks()
 	}
 	want(200, "", "busan", "new", nil)
-	if all := logs.TakeAll(); len(all) != 1 || !strings.Contains(fmt.Sprint(all[0].ContextMap()["error"]), "chmod 600") {
+	if all := logs.TakeAll(); len(all) != 2 /* a site and operators share the file */ || !strings.Contains(fmt.Sprint(all[0].ContextMap()["error"]), "chmod 600") {
 		t.Errorf("logged %+v", all)
 	}
-	if p := s.secrets.problems(time.Now()); len(p) != 1 || p[0].setting != "token_file of site busan" || !strings.HasPrefix(p[0].why, "what was read before stays in force: "+token+" can be read or written by others") {
+	if p := s.secrets.problems(time.Now()); len(p) != 2 || p[0].setting != "token_file of site busan" || !strings.HasPrefix(p[0].why, "what was read before stays in force: "+token+" can be read or written by others") {
 		t.Errorf("problems are %+v", p)
 	}
 	if err := os.Chmod(token, 0o600); err != nil {

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,13 +20,14 @@ import (
 const secretsLook = 2 * time.Second
 
 // secrets are what the HTTP interfaces prove themselves with and know their callers by. They take up their files when those
-// change: each of them on its own, and what cannot be used leaves in force what was read before. The admin interface's
-// token is not among them: it needs a restart.
+// change: each of them on its own, and what cannot be used leaves in force what was read before.
 type secrets struct {
 	// Fixed at construction.
 	log            *zap.Logger
 	receiver       *sitereport.Receiver
 	reports, admin *httpServer
+
+	orderers atomic.Pointer[[]string] // the tokens of the admin interface in force
 
 	mu         sync.Mutex                // guards what follows
 	config     sitereport.ReceiverConfig // in force
@@ -54,6 +56,17 @@ func (s *secrets) set(g *generation) {
 		}
 	}
 	c := g.config
+	own := plain(c.Admin.Tokens)
+	s.orderers.Store(&own)
+	if c.Admin.TokenFile != "" {
+		s.kept = append(s.kept, &kept{setting: "admin.token_file", inForce: sumOfTokens(c.Admin.Tokens), read: func() ([sha256.Size]byte, func(), error) {
+			tokens, err := config.ReadTokens(c.Admin.TokenFile)
+			return sumOfTokens(tokens), func() {
+				own := plain(tokens)
+				s.orderers.Store(&own)
+			}, err
+		}})
+	}
 	if (g.reports != nil) == (s.reports.tls.Load() != nil) {
 		s.useReports(g.reports)
 		if g.reports != nil {
@@ -114,6 +127,9 @@ func plain(tokens []config.Secret) []string {
 	}
 	return out
 }
+
+// adminTokens returns the tokens of the admin interface. It may be called at any time.
+func (s *secrets) adminTokens() []string { return *s.orderers.Load() }
 
 func (s *secrets) useReports(l *listenerTLS) {
 	s.reportsTLS = l
