@@ -41,7 +41,11 @@ func secured(t *testing.T) *gslbd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.put(t, "gslbd.yaml", strings.Replace(string(text), "reports: {", "reports: {tls: {certificate: server.pem, key: server.key, client_ca: sites-ca.pem}, ", 1))
+	s.put(t, "operators.token", "token-of-operators\n")
+	s.put(t, "gslbd.yaml", strings.NewReplacer(
+		"reports: {", "reports: {tls: {certificate: server.pem, key: server.key, client_ca: sites-ca.pem}, ",
+		"admin: {", "admin: {token_file: operators.token, ",
+	).Replace(string(text)))
 	s.run(t)
 	return s
 }
@@ -291,7 +295,14 @@ func TestSecuredReports(t *testing.T) {
 		t.Errorf("once: status %d\n%s", status, sent)
 	}
 	s.wantAnswer(t, 0, www, "1.1.1.1")
-	s.noSecrets(t, []string{"token-of-virginia", "second-token", "guessed-token"}, s.log(), agent.log(), out, dry, sent)
+
+	// An operator's command, with the right token and with that of a site.
+	right := s.ctl(t, "force", "down", "--site", "virginia", "--reason", "test", "--token-file", filepath.Join(s.dir, "operators.token"))
+	wrong, status := s.tryCtl(t, "clear", "--site", "virginia", "--token-file", filepath.Join(s.dir, "virginia.token"))
+	if status == 0 || !strings.Contains(wrong, "the token is missing or wrong") {
+		t.Errorf("a site's token is an operator's:\n%s", wrong)
+	}
+	s.noSecrets(t, []string{"token-of-virginia", "second-token", "guessed-token", "token-of-operators"}, s.log(), agent.log(), out, dry, sent, right, wrong)
 }
 
 // The commands in docs/agent.md for trying TLS do what it says, in a namespace whose ports are free.
