@@ -12,10 +12,10 @@ LAB := ./e2e/lab ./e2e/patterns
 PACKAGES = $(shell $(GO) list ./... | grep -v -e /e2e/lab$$ -e /e2e/patterns$$)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check race e2e fuzz bench golden geodb clean
+.PHONY: help build run test check race e2e fuzz bench golden geodb demo-certs clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## compile gslbd, gslb-agent and gslbctl into bin/
 	@mkdir -p $(BIN)
@@ -54,5 +54,8 @@ golden: ## write the golden files anew; read the diff before you commit it
 geodb: ## get a full city database (DB-IP, CC BY 4.0) into geodb/
 	testdata/geo/geodb
 
+demo-certs: ## make certificates for trying TLS with config.example.yaml, into demo-certs/
+	$(GO) run ./testdata/certs/demo config.example.yaml demo-certs
+
 clean: ## remove what was built
-	rm -rf $(BIN)
+	rm -rf $(BIN) demo-certs

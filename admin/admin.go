@@ -2,7 +2,6 @@ package admin
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,8 +20,10 @@ import (
 
 // Options configure a Server.
 type Options struct {
-	Token string // what callers off loopback must present, unless they have a certificate; empty: there is none
-	Log   *zap.Logger
+	// Tokens returns what callers off loopback must present one of, unless they have a certificate. It is asked at each
+	// request; none, or nil: there is no token.
+	Tokens func() []string
+	Log    *zap.Logger
 
 	Version string
 
@@ -68,7 +69,6 @@ type Server struct {
 	// Fixed at construction.
 	opts    Options
 	log     *zap.Logger
-	token   [sha256.Size]byte
 	started time.Time
 	metrics http.Handler
 
@@ -79,7 +79,7 @@ type Server struct {
 
 // New returns a Server; its Handler is for whoever listens. It fails when two collectors export the same telemetry.
 func New(opts Options) (*Server, error) {
-	s := &Server{opts: opts, log: opts.Log, token: sha256.Sum256([]byte(opts.Token)), started: time.Now()}
+	s := &Server{opts: opts, log: opts.Log, started: time.Now()}
 	if s.log == nil {
 		s.log = zap.NewNop()
 	}

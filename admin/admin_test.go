@@ -54,7 +54,7 @@ func newHouse(t *testing.T, change func(*admin.Options, *state.Config)) *house {
 	}
 	h := &house{t: t, store: store}
 	opts := admin.Options{
-		Token:      "the token",
+		Tokens:     func() []string { return []string{"the next token", "the token"} },
 		Version:    "1.2.3",
 		PerService: true,
 		Snapshot:   store.Snapshot,
@@ -225,7 +225,7 @@ func TestGuard(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			in(t, func(o *admin.Options, _ *state.Config) {
 				if c.noauth {
-					o.Token = ""
+					o.Tokens = nil
 				}
 			}, func(t *testing.T, h *house) {
 				w := h.do(c.call)

@@ -384,6 +384,9 @@ func TestWhoMayOrder(t *testing.T) {
 		{name: "loopback", status: 200, auth: "loopback"},
 		{name: "remote", call: call{from: remote}, status: 401},
 		{name: "token", call: call{from: remote, header: map[string]string{"Authorization": "Bearer the token"}}, status: 200, auth: "token"},
+		{name: "other token of a rollover", call: call{from: remote, header: map[string]string{"Authorization": "Bearer the next token"}}, status: 200, auth: "token"},
+		{name: "wrong token", call: call{from: remote, header: map[string]string{"Authorization": "Bearer the"}}, status: 401},
+		{name: "empty token", call: call{from: remote, header: map[string]string{"Authorization": "Bearer "}}, status: 401},
 		{name: "certificate", tls: alice, call: call{from: remote, host: "gslb1.example.com"}, status: 200, auth: "certificate alice"},
 		{name: "certificate without a token set", noToken: true, tls: alice, call: call{from: remote}, status: 200, auth: "certificate alice"},
 		{name: "certificate on loopback", tls: alice, status: 200, auth: "certificate alice"},
@@ -409,7 +412,7 @@ func TestWhoMayOrder(t *testing.T) {
 				in(t, func(opts *admin.Options, _ *state.Config) {
 					opts.Control, opts.Log = o, zap.New(core)
 					if c.noToken {
-						opts.Token = ""
+						opts.Tokens = nil
 					}
 				}, func(t *testing.T, h *house) {
 					path := "/v1/orders"

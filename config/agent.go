@@ -13,10 +13,11 @@ type Agent struct {
 	Agent string `mapstructure:"agent" as:"name"`
 	// Servers are the URLs (http or https, no path) of every gslbd; each gets every report. Required, 1 to 64.
 	Servers []string `mapstructure:"servers" required:"true" as:"url" size:"64"`
-	// TokenFile holds the token of sites[].token_file of gslbd. Default: none, which gslbd accepts from loopback only.
+	// TLS is what the agent speaks https with.
+	TLS AgentTLS `mapstructure:"tls"`
+	// TokenFile holds the token of sites[].token_file of gslbd; of several lines, the first counts. Default: none; without a
+	// client certificate, gslbd then accepts reports from loopback only. It is read again when it changes.
 	TokenFile string `mapstructure:"token_file" as:"path"`
-	// Token is what TokenFile holds.
-	Token Secret `mapstructure:"-"`
 	// Interval is the time between reports until the answer of a gslbd overrides it. 1s to 1m, default 5s.
 	Interval time.Duration `mapstructure:"interval" default:"5s" min:"1s" max:"1m"`
 
@@ -26,6 +27,17 @@ type Agent struct {
 	VirtualServers []AgentVirtualServer `mapstructure:"virtual_servers" size:"1000"`
 	Linux          Linux                `mapstructure:"linux"`
 	Log            AgentLog             `mapstructure:"log"`
+}
+
+// AgentTLS says how the agent proves itself to the gslbd that are https, and they to it. Its files are read again when they
+// change.
+type AgentTLS struct {
+	// CA is a PEM file of the authorities that vouch for the gslbd. Default: those of the system.
+	CA string `mapstructure:"ca" as:"path"`
+	// Certificate is a PEM file of the client certificate, whose name is the site, and its chain. Default: none.
+	Certificate string `mapstructure:"certificate" as:"path"`
+	// Key is a PEM file of the certificate's private key, which only its owner may read.
+	Key string `mapstructure:"key" as:"path"`
 }
 
 // AgentRTT says how the agent measures round trips to the resolvers that gslbd names.

@@ -1,6 +1,11 @@
 package config
 
-import "os"
+import (
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+)
 
 // checkAgent holds the agent's file against the rules that concern more than one value.
 func (d *decoder) checkAgent(a *Agent) {
@@ -14,7 +19,8 @@ func (d *decoder) checkAgent(a *Agent) {
 		}
 	}
 	a.TokenFile = d.resolve(a.TokenFile)
-	a.Token = d.secret(a.TokenFile, "token_file")
+	d.tokens(a.TokenFile, "token_file") // only whether it can be used: whoever presents it reads it again
+	d.agentTLS(a)
 
 	if len(a.HAProxy) == 0 && len(a.VirtualServers) == 0 && !d.failed["haproxy"] && !d.failed["virtual_servers"] {
 		d.fail("", "there is nothing to report: write haproxy or virtual_servers")
@@ -42,4 +48,30 @@ func (d *decoder) checkAgent(a *Agent) {
 			d.timing(vs.Check, path+".check")
 		}
 	}
+}
+
+// agentTLS checks what the agent speaks https with, and warns where it does not.
+func (d *decoder) agentTLS(a *Agent) {
+	t := &a.TLS
+	d.certificate(&t.Certificate, &t.Key, "tls", "")
+	t.CA = d.resolve(t.CA)
+	d.checkFile(t.CA, "tls.ca")
+	https := false
+	for i, server := range a.Servers {
+		https = https || strings.HasPrefix(server, "https:")
+		if u, err := url.Parse(server); err == nil && u.Scheme == "http" && a.TokenFile != "" && !localName(u.Hostname()) {
+			d.warn(at("servers", i), "%s is sent the token in plain HTTP: whoever is on the path can read it, and report for the site; use https (reports.tls of gslbd)", server)
+		}
+	}
+	for _, f := range []struct{ file, key string }{{t.CA, "tls.ca"}, {t.Certificate, "tls.certificate"}} {
+		if f.file != "" && !https && !d.failed["servers"] {
+			d.warn(f.key, "has no effect: no entry of servers is https")
+		}
+	}
+}
+
+// localName reports whether host is this machine.
+func localName(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.IsLoopback() || host == "localhost"
 }

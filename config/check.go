@@ -119,25 +119,6 @@ func (k *checker) dnsTLS() {
 	k.certificate(&t.Certificate, &t.Key, "dns.tls", needs)
 }
 
-// certificate checks the two files of a certificate in the section at path, which have to stand together; needs is the
-// setting that has none without them, if any.
-func (k *checker) certificate(certificate, key *string, path, needs string) {
-	files := []struct{ file, key, what string }{{*certificate, path + ".certificate", "certificate"}, {*key, path + ".key", "private key of the certificate"}}
-	for i, f := range files {
-		other := files[1-i]
-		switch {
-		case f.file != "" || k.failed[f.key]:
-		case needs != "":
-			k.fail(f.key, "is missing, and %s needs it: name the file of the %s", needs, f.what)
-		case other.file != "":
-			k.fail(f.key, "is missing, and %s is of no use without it: name the file of the %s, or remove both", other.key, f.what)
-		}
-	}
-	*certificate, *key = k.resolve(*certificate), k.resolve(*key)
-	k.checkFile(*certificate, path+".certificate")
-	k.secretFile(*key, path+".key") // only whether it can be used is of interest: its content is not ours to judge
-}
-
 // A listener is one address that is listened on.
 type listener struct {
 	listen, path string
@@ -173,7 +154,8 @@ func (k *checker) cookies() {
 }
 
 func (k *checker) reports() {
-	r := k.c.Reports
+	r := &k.c.Reports
+	k.listenerTLS(&r.TLS, "reports.tls")
 	if r.Interval > 0 && r.StaleAfter > 0 && r.StaleAfter <= r.Interval {
 		k.fail("reports.stale_after", "%s is not above reports.interval, %s: every report would be stale", short(r.StaleAfter), short(r.Interval))
 	}
@@ -199,15 +181,20 @@ func (k *checker) admin() {
 	if offLoopback(a.Listen) && a.TokenFile == "" && a.TLS.ClientCA == "" && !k.failed["admin.token_file"] && !k.failed["admin.tls.client_ca"] {
 		k.fail("admin.listen", "%s can be reached from other machines, which needs admin.token_file or admin.tls.client_ca: write one of them, or listen on loopback", a.Listen)
 	}
-	needs := ""
-	if a.TLS.ClientCA != "" {
-		needs = "admin.tls.client_ca"
-	}
-	k.certificate(&a.TLS.Certificate, &a.TLS.Key, "admin.tls", needs)
-	a.TLS.ClientCA = k.resolve(a.TLS.ClientCA)
-	k.checkFile(a.TLS.ClientCA, "admin.tls.client_ca")
+	k.listenerTLS(&a.TLS, "admin.tls")
 	a.TokenFile = k.resolve(a.TokenFile)
-	a.Token = k.secret(a.TokenFile, "admin.token_file")
+	a.Tokens = k.tokens(a.TokenFile, "admin.token_file")
+}
+
+// listenerTLS checks the files of the section at path.
+func (k *checker) listenerTLS(t *ListenerTLS, path string) {
+	needs := ""
+	if t.ClientCA != "" {
+		needs = path + ".client_ca"
+	}
+	k.certificate(&t.Certificate, &t.Key, path, needs)
+	t.ClientCA = k.resolve(t.ClientCA)
+	k.checkFile(t.ClientCA, path+".client_ca")
 }
 
 func (k *checker) state() {
@@ -277,7 +264,7 @@ func (k *checker) sites() {
 		k.unique(seen, s.Name, path+".name")
 		k.location(&s.Location, path+".location")
 		s.TokenFile = k.resolve(s.TokenFile)
-		s.Token = k.secret(s.TokenFile, path+".token_file")
+		s.Tokens = k.tokens(s.TokenFile, path+".token_file")
 	}
 }
 
@@ -553,11 +540,16 @@ func (k *checker) doubts() {
 	if len(k.c.Zones) == 0 {
 		k.warn("zones", "there are none: every query will be refused")
 	}
-	if offLoopback(k.c.Reports.Listen) {
+	if r := k.c.Reports; offLoopback(r.Listen) {
+		tokens := false
 		for i, s := range k.c.Sites {
-			if s.TokenFile == "" {
-				k.warn(at("sites", i)+".token_file", "is empty: reports of %s are taken from loopback only, although reports.listen is %s", s.Name, k.c.Reports.Listen)
+			tokens = tokens || s.TokenFile != ""
+			if s.TokenFile == "" && r.TLS.ClientCA == "" {
+				k.warn(at("sites", i)+".token_file", "is empty: reports of %s are taken from loopback only, although reports.listen is %s", s.Name, r.Listen)
 			}
+		}
+		if tokens && r.TLS.Certificate == "" {
+			k.warn("reports.listen", "%s takes reports of other machines in plain HTTP: whoever is on the path can read the sites' tokens, and report for them; write reports.tls", r.Listen)
 		}
 	}
 	if exec := k.c.Evacuation.Exec; len(exec.Command) == 0 {

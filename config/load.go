@@ -11,7 +11,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/go-viper/mapstructure/v2"
 	"github.com/spf13/viper"
@@ -261,21 +260,16 @@ func (d *decoder) resolve(p string) string {
 	return filepath.Join(filepath.Dir(d.file), p)
 }
 
-// mostSecret is how long a secret file may be in bytes.
-const mostSecret = 4096
-
-// secret reads a secret file of a single word.
-func (d *decoder) secret(file, path string) Secret {
-	data, ok := d.secretFile(file, path)
-	if !ok {
-		return ""
+// tokens reads a file of tokens, if one is named.
+func (d *decoder) tokens(file, path string) []Secret {
+	if file == "" {
+		return nil
 	}
-	word := strings.TrimSpace(data)
-	if len(data) > mostSecret || strings.ContainsFunc(word, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		d.fail(path, "%s must hold a single word of printable ASCII, at most %d bytes", file, mostSecret)
-		return ""
+	tokens, err := ReadTokens(file)
+	if err != nil {
+		d.fail(path, "%s", err)
 	}
-	return Secret(word)
+	return tokens
 }
 
 // mostCookieSecrets is how many secrets of cookies may be in force: the present one, and its neighbours in a rollover.
@@ -283,12 +277,16 @@ const mostCookieSecrets = 3
 
 // cookieSecrets reads a secret file of 32 hexadecimal digits a line. Errors do not show what they complain of.
 func (d *decoder) cookieSecrets(file, path string) []Secret {
-	data, ok := d.secretFile(file, path)
-	if !ok {
+	if file == "" {
+		return nil
+	}
+	data, err := ReadSecret(file, mostSecret)
+	if err != nil {
+		d.fail(path, "%s", err)
 		return nil
 	}
 	var secrets []Secret
-	for i, line := range strings.Split(strings.TrimSpace(data), "\n") {
+	for i, line := range strings.Split(strings.TrimSpace(string(data)), "\n") {
 		key, err := hex.DecodeString(strings.TrimSpace(line))
 		secret := Secret(key)
 		switch {
@@ -307,42 +305,28 @@ func (d *decoder) cookieSecrets(file, path string) []Secret {
 	return secrets
 }
 
-// secretFile reads a file that only its owner may read, up to one byte more than a secret may have. It reports false if
-// there is none, or it cannot be used.
-func (d *decoder) secretFile(file, path string) (string, bool) {
-	if file == "" {
-		return "", false
+// certificate checks the two files of a certificate in the section at path, which have to stand together; needs is the
+// setting that has none without them, if any.
+func (d *decoder) certificate(certificate, key *string, path, needs string) {
+	files := []struct{ file, key, what string }{{*certificate, path + ".certificate", "certificate"}, {*key, path + ".key", "private key of the certificate"}}
+	for i, f := range files {
+		other := files[1-i]
+		switch {
+		case f.file != "" || d.failed[f.key]:
+		case needs != "":
+			d.fail(f.key, "is missing, and %s needs it: name the file of the %s", needs, f.what)
+		case other.file != "":
+			d.fail(f.key, "is missing, and %s is of no use without it: name the file of the %s, or remove both", other.key, f.what)
+		}
 	}
-	// Opening a pipe would wait for its writer.
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		d.fail(path, "%s", err)
-		return "", false
+	*certificate, *key = d.resolve(*certificate), d.resolve(*key)
+	d.checkFile(*certificate, path+".certificate")
+	if *key != "" {
+		// Only whether it can be used is of interest: its content is not ours to judge.
+		if _, err := ReadSecret(*key, MostPEM); err != nil {
+			d.fail(path+".key", "%s", err)
+		}
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		d.fail(path, "%s", err)
-		return "", false
-	}
-	switch mode := info.Mode(); {
-	case !mode.IsRegular():
-		d.fail(path, "%s is not a file", file)
-		return "", false
-	case mode.Perm()&0o077 != 0:
-		d.fail(path, "%s can be read or written by others than its owner (mode %04o): run chmod 600 %s", file, mode.Perm(), file)
-		return "", false
-	}
-	data, err := io.ReadAll(io.LimitReader(f, mostSecret+1))
-	switch {
-	case err != nil:
-		d.fail(path, "%s", err)
-		return "", false
-	case strings.TrimSpace(string(data)) == "":
-		d.fail(path, "%s is empty", file)
-		return "", false
-	}
-	return string(data), true
 }
 
 // checkFile refuses a path where there is no file to read.

@@ -5,8 +5,9 @@ import "time"
 // Reports is the section reports: where sites report, and how long a report counts.
 type Reports struct {
 	// Listen is the address (IP:port) of the receiver. Default 127.0.0.1:8054.
-	Listen string     `mapstructure:"listen" default:"127.0.0.1:8054" as:"listen"`
-	TLS    ReportsTLS `mapstructure:"tls"`
+	Listen string `mapstructure:"listen" default:"127.0.0.1:8054" as:"listen"`
+	// TLS is HTTPS for reports. A client certificate of its client_ca stands for the site that it names.
+	TLS ListenerTLS `mapstructure:"tls"`
 	// Interval is the time between reports that agents are told to keep. 1s to 1m, default 5s.
 	Interval time.Duration `mapstructure:"interval" default:"5s" min:"1s" max:"1m"`
 	// StaleAfter is the age from which a report's load and round trips are ignored. Above interval, at most 1h,
@@ -16,9 +17,13 @@ type Reports struct {
 	DeadAfter time.Duration `mapstructure:"dead_after" default:"60s" min:"1s" max:"24h"`
 }
 
-// ReportsTLS is the section reports.tls. This version takes reports by plain HTTP only.
-type ReportsTLS struct {
-	Certificate string `mapstructure:"certificate" later:"true"`
-	Key         string `mapstructure:"key" later:"true"`
-	ClientCA    string `mapstructure:"client_ca" later:"true"`
+// ListenerTLS is the section tls of an HTTP listener: HTTPS in place of HTTP. The files are read again when they change, and
+// at a reload; switching TLS on or off needs a restart.
+type ListenerTLS struct {
+	// Certificate is a PEM file of the certificate and its chain. Default: none, plain HTTP.
+	Certificate string `mapstructure:"certificate" as:"path"`
+	// Key is a PEM file of the certificate's private key, which only its owner may read.
+	Key string `mapstructure:"key" as:"path"`
+	// ClientCA is a PEM file of the authorities whose client certificates are taken in place of a token. Default: none.
+	ClientCA string `mapstructure:"client_ca" as:"path"`
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // NeedsRestart names the settings that differ between old, which the running process was started with, and c, and that
-// a reload cannot change: each with both values, but for the content of secrets.
+// a reload cannot change: each with both values.
 func (c *Config) NeedsRestart(old *Config) []string {
 	var out []string
 	encrypted := map[bool]string{false: "HTTP", true: "HTTPS"}
@@ -23,9 +23,9 @@ func (c *Config) NeedsRestart(old *Config) []string {
 		{"dns.tcp.max_connections_per_client", old.DNS.TCP.MaxConnectionsPerClient, c.DNS.TCP.MaxConnectionsPerClient},
 		{"dns.tls.listen", strings.Join(old.DNS.TLS.Listen, ", "), strings.Join(c.DNS.TLS.Listen, ", ")},
 		{"reports.listen", old.Reports.Listen, c.Reports.Listen},
+		{"reports.tls", encrypted[old.Reports.TLS.Certificate != ""], encrypted[c.Reports.TLS.Certificate != ""]},
 		{"admin.listen", old.Admin.Listen, c.Admin.Listen},
 		{"admin.tls", encrypted[old.Admin.TLS.Certificate != ""], encrypted[c.Admin.TLS.Certificate != ""]},
-		{"admin.token_file", old.Admin.TokenFile, c.Admin.TokenFile},
 		{"admin.telemetry_per_service", old.Admin.TelemetryPerService, c.Admin.TelemetryPerService},
 		{"state.directory", old.State.Directory, c.State.Directory},
 		{"state.etcd.endpoints", strings.Join(old.State.Etcd.Endpoints, ", "), strings.Join(c.State.Etcd.Endpoints, ", ")},
@@ -43,9 +43,6 @@ func (c *Config) NeedsRestart(old *Config) []string {
 		default:
 			out = append(out, fmt.Sprintf("%s: %s is in force, %s needs a restart", s.key, shown(s.old), shown(s.now)))
 		}
-	}
-	if c.Admin.Token != old.Admin.Token && c.Admin.TokenFile == old.Admin.TokenFile {
-		out = append(out, "admin.token_file: the content of "+c.Admin.TokenFile+" is another; the old token is in force, the new one needs a restart")
 	}
 	return out
 }

@@ -14,10 +14,12 @@ type Site struct {
 	Capacity Capacity `mapstructure:"capacity"`
 	// Cost is what the metric cost compares; the lowest is preferred. 0 to 1000000, default 0.
 	Cost int `mapstructure:"cost" default:"0" min:"0" max:"1000000"`
-	// TokenFile holds the token that the site's agents must present. Default: none; reports from loopback only.
+	// TokenFile holds the token that the site's agents must present, unless they have a client certificate of reports.tls;
+	// up to two more lines hold tokens that are accepted as well. Default: none; without reports.tls.client_ca, reports are
+	// then taken from loopback only.
 	TokenFile string `mapstructure:"token_file" as:"path"`
-	// Token is what TokenFile holds.
-	Token Secret `mapstructure:"-"`
+	// Tokens are what TokenFile holds.
+	Tokens []Secret `mapstructure:"-"`
 }
 
 // Capacity is the section sites[].capacity: from when a site is overloaded. See the metric capacity.

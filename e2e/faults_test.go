@@ -129,8 +129,16 @@ func TestSecondServerRefuses(t *testing.T) {
 	}
 }
 
-// Wrong usage and wrong configuration exit with status 2, and a valid configuration with 0.
+// Wrong usage and wrong configuration exit with status 2, what cannot be reached with 1, and a valid configuration with 0.
 func TestExitStatus(t *testing.T) {
+	example, err := os.ReadFile("../agent.example.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := filepath.Join(t.TempDir(), "agent.yaml")
+	if err := os.WriteFile(agent, bytes.Replace(example, []byte("127.0.0.1:8054"), []byte("127.0.0.1:9"), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, x := range []struct {
 		args []string
 		want int
@@ -142,7 +150,8 @@ func TestExitStatus(t *testing.T) {
 		{[]string{"gslbd", "frobnicate"}, 2, "frobnicate"},
 		{[]string{"gslbd", "version"}, 0, "gslbd "},
 		{[]string{"gslbd", "check", "--config", "../config.example.yaml"}, 0, "valid"},
-		{[]string{"gslb-agent", "check", "--config", "../agent.example.yaml"}, 0, ""},
+		{[]string{"gslb-agent", "check", "--config", agent}, 1, "valid"},
+		{[]string{"gslb-agent", "once", "--dry-run", "--config", agent}, 0, `"site": "seoul"`},
 		{[]string{"gslb-agent", "--config", "/nonexistent.yaml"}, 2, "/nonexistent.yaml"},
 		{[]string{"gslbctl", "status", "--server", "http://127.0.0.1:9"}, 1, "refused"},
 		{[]string{"gslbctl", "frobnicate"}, 2, "frobnicate"},

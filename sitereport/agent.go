@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -44,7 +46,6 @@ type AgentOptions struct {
 	Site     string        // required
 	Name     string        // tells several agents of a site apart; "": gslbd calls it "default"
 	Servers  []string      // base URL of every gslbd, http or https; required
-	Token    string        // presented as a bearer token; "": none
 	Interval time.Duration // between reports, until an answer says otherwise; default 5s
 	Readers  []Reader      // read in parallel for every report
 	Draining bool          // Readers that are Actors may end sessions and set servers to drain and back, as gslbd agree
@@ -53,7 +54,7 @@ type AgentOptions struct {
 	// whether it was taken. The result comes back by Agent.RTT. nil: nothing is probed.
 	Probe func(resolver netip.Addr, methods []string) bool
 
-	// Transport sends the reports; default: one of its own, which uses no proxy.
+	// Transport sends the reports, and presents what proves the site; default: NewTransport(nil), which presents nothing.
 	Transport http.RoundTripper
 	Log       *zap.Logger // default: none
 }
@@ -89,6 +90,7 @@ type Agent struct {
 // A peer is one gslbd.
 type peer struct {
 	index    int
+	name     string // as servers in the file has it
 	url      string
 	log      *zap.Logger
 	slot     chan *round  // holds the report to send next; never closed
@@ -128,14 +130,7 @@ func NewAgent(opts AgentOptions) (*Agent, error) {
 		opts.Log = zap.NewNop()
 	}
 	if opts.Transport == nil {
-		opts.Transport = &http.Transport{
-			DialContext:            (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
-			TLSHandshakeTimeout:    5 * time.Second,
-			ForceAttemptHTTP2:      true,
-			MaxIdleConnsPerHost:    1,
-			IdleConnTimeout:        2 * maxInterval,
-			MaxResponseHeaderBytes: 64 << 10,
-		}
+		opts.Transport = NewTransport(nil)
 	}
 	a := &Agent{
 		opts: opts,
@@ -160,6 +155,7 @@ func NewAgent(opts AgentOptions) (*Agent, error) {
 		names = append(names, base.Redacted())
 		a.peers = append(a.peers, &peer{
 			index: len(a.peers),
+			name:  base.Redacted(),
 			url:   base.JoinPath("v1/sites", url.PathEscape(opts.Site), "report").String(),
 			log:   opts.Log.With(zap.String("server", base.Redacted())),
 			slot:  make(chan *round, 1),
@@ -169,6 +165,19 @@ func NewAgent(opts AgentOptions) (*Agent, error) {
 	}
 	a.draining = newDrainer(&a.opts, names)
 	return a, nil
+}
+
+// NewTransport returns a transport for reports, which uses no proxy and speaks https as c says; nil: as is usual.
+func NewTransport(c *tls.Config) *http.Transport {
+	return &http.Transport{
+		DialContext:            (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
+		TLSClientConfig:        c,
+		TLSHandshakeTimeout:    5 * time.Second,
+		ForceAttemptHTTP2:      true,
+		MaxIdleConnsPerHost:    1,
+		IdleConnTimeout:        2 * maxInterval,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
 }
 
 // newBoot takes another boot_id.
@@ -379,9 +388,9 @@ func (a *Agent) deliver(ctx context.Context, p *peer, r *round) {
 		return
 	}
 
-	status, answer, err := a.post(ctx, p, body)
+	status, answer, err := a.exchange(ctx, http.MethodPost, p, body)
 	if err != nil && ctx.Err() == nil {
-		status, answer, err = a.post(ctx, p, body)
+		status, answer, err = a.exchange(ctx, http.MethodPost, p, body)
 	}
 	now = time.Now()
 	switch {
@@ -441,21 +450,67 @@ func (a *Agent) deliver(ctx context.Context, p *peer, r *round) {
 	a.probe(now, answer.Probe)
 }
 
-// post sends a report and reads the answer. An error means that there was none.
-func (a *Agent) post(ctx context.Context, p *peer, body []byte) (int, *Answer, error) {
+// An Outcome is what came of asking one gslbd.
+type Outcome struct {
+	Server string  // its URL
+	Answer *Answer // nil: there was none, or it refused
+	Err    error   // why
+}
+
+// Once reads all readers and returns the report, without round trips. It carries neither boot_id nor sequence, so that it
+// outdates no other report of an agent of this name. It must not be called beside Run.
+func (a *Agent) Once(ctx context.Context) *Report {
+	r := a.read(ctx)
+	return &Report{Site: a.opts.Site, Agent: a.opts.Name, Load: r.load, VirtualServers: r.servers}
+}
+
+// Send sends a report to every gslbd, once, and returns what came of it, in the order of the servers.
+func (a *Agent) Send(ctx context.Context, r *Report) ([]Outcome, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	return a.askAll(ctx, http.MethodPost, body), nil
+}
+
+// Permitted asks every gslbd whether it would accept reports, and sends none.
+func (a *Agent) Permitted(ctx context.Context) []Outcome { return a.askAll(ctx, http.MethodGet, nil) }
+
+func (a *Agent) askAll(ctx context.Context, method string, body []byte) []Outcome {
+	defer a.client.CloseIdleConnections()
+	all := make([]Outcome, len(a.peers))
+	var asked sync.WaitGroup
+	for i, p := range a.peers {
+		asked.Go(func() {
+			status, answer, err := a.exchange(ctx, method, p, body)
+			switch {
+			case err != nil:
+				err = fmt.Errorf("no answer: %w", err)
+			case status != http.StatusOK || !answer.Accepted:
+				err = fmt.Errorf("refused (status %d): %s", status, whyRefused(status, answer))
+			}
+			if all[i] = (Outcome{p.name, answer, err}); err != nil {
+				all[i].Answer = nil
+			}
+		})
+	}
+	asked.Wait()
+	return all
+}
+
+// exchange sends a report, or with GET asks whether one may be sent, and reads the answer. An error means that there was
+// none.
+func (a *Agent) exchange(ctx context.Context, method string, p *peer, body []byte) (int, *Answer, error) {
 	// Two tries of at most an interval each keep a gslbd that answers again from calling the site stale.
 	timeout := min(max(a.Interval(), 2*time.Second), 10*time.Second)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, p.url, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "gslb-agent")
-	if a.opts.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+a.opts.Token)
-	}
 	resp, err := a.client.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -465,7 +520,7 @@ func (a *Agent) post(ctx context.Context, p *peer, body []byte) (int, *Answer, e
 		if errors.As(err, &u) {
 			err = u.Err // without the URL, which the log line has anyway
 		}
-		return 0, nil, err
+		return 0, nil, explained(err)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
@@ -485,11 +540,34 @@ func (a *Agent) post(ctx context.Context, p *peer, body []byte) (int, *Answer, e
 	return resp.StatusCode, answer, nil
 }
 
+// explained says what an operator can do about an error of a connection.
+func explained(err error) error {
+	var name x509.HostnameError
+	var unknown x509.UnknownAuthorityError
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.As(err, &name):
+		return fmt.Errorf("the certificate of the gslbd is not for the name in servers: %w: write a name that it has, or give the gslbd another certificate", name)
+	case errors.As(err, &unknown):
+		return fmt.Errorf("the certificate of the gslbd is of an authority that is not known here: %w: write the authority's certificate into tls.ca", unknown)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return fmt.Errorf("the certificate of the gslbd is not valid now: %w: renew it there, or set this machine's clock", invalid)
+	case errors.As(err, &invalid):
+		return fmt.Errorf("the certificate of the gslbd cannot be used: %w: give the gslbd another one", invalid)
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return errors.New("the gslbd speaks no TLS there: write http:// in servers, or set reports.tls of the gslbd")
+	}
+	return err
+}
+
 // whyRefused says why a report was refused and, where that is known, what to do.
 func whyRefused(status int, answer *Answer) string {
 	reason := printable(answer.Error, 300)
 	if reason == "" {
 		reason = fmt.Sprintf("%d %s", status, http.StatusText(status))
+	}
+	if strings.Contains(reason, "HTTP request to an HTTPS server") { // the words of net/http
+		reason = "the gslbd speaks TLS there: write https:// in servers"
 	}
 	if status == http.StatusConflict {
 		reason += " (does another agent report for this site by the same name?)"

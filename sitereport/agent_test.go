@@ -203,7 +203,7 @@ func TestAgentRefused(t *testing.T) {
 					}
 					return http.StatusOK, `{"accepted": true}`, nil
 				}}
-				logs := run(t, gslbds{"a": g}, sitereport.AgentOptions{Token: "s3cret"}, 29*time.Second, nil)
+				logs := run(t, gslbds{"a": g}, sitereport.AgentOptions{}, 29*time.Second, nil)
 				if d := cmp.Diff([]uint64{1, 2, 3, 4, 5, 6}, sequences(g.seen())); d != "" {
 					t.Fatal(d)
 				}
@@ -216,9 +216,6 @@ func TestAgentRefused(t *testing.T) {
 				}
 				if reason := fmt.Sprint(logs.All()[0].ContextMap()["reason"]); !strings.Contains(reason, tc.want) {
 					t.Errorf("reason %q, want %q", reason, tc.want)
-				}
-				if strings.Contains(fmt.Sprint(logs.All()), "s3cret") {
-					t.Error("the token is in the log")
 				}
 			})
 		})
@@ -519,6 +516,15 @@ func TestAgentReaders(t *testing.T) {
 	})
 }
 
+// presenting is a transport that presents a token.
+type presenting string
+
+func (p presenting) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+string(p))
+	return http.DefaultTransport.RoundTrip(r)
+}
+
 // TestAgentOverHTTP runs an agent against real servers: one is gone, one hangs, one refuses, and one takes it all.
 func TestAgentOverHTTP(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
@@ -559,7 +565,7 @@ func TestAgentOverHTTP(t *testing.T) {
 	defer takes.Close()
 
 	a, err := sitereport.NewAgent(sitereport.AgentOptions{
-		Site: "seoul", Name: "lb1", Token: "s3cret", Interval: 50 * time.Millisecond,
+		Site: "seoul", Name: "lb1", Transport: presenting("s3cret"), Interval: 50 * time.Millisecond,
 		Servers: []string{gone.URL, hangs.URL, refuses.URL, takes.URL},
 	})
 	if err != nil {

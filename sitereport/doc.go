@@ -3,8 +3,8 @@
 //
 // It refuses a report that it cannot read whole: a number out of range, a field given twice or of the wrong type, more
 // entries than the limits, anything after the report. It never clamps a number and never applies half a report. It
-// refuses a report whose sender does not prove to be of the site: with the site's token, or, where the site has none,
-// by coming from a loopback address.
+// refuses a report whose sender does not prove to be of the site: with one of the site's tokens, with a client certificate
+// that names the site, or, where neither is configured, by coming from a loopback address.
 //
 // Concurrency: Decode and the types are plain data. A Receiver's methods may be called at any time from any goroutine;
 // reports of one site are applied one after the other, those of different sites do not wait for each other. An Agent

@@ -3,6 +3,7 @@ package sitereport
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -39,12 +41,19 @@ type ReceiverConfig struct {
 	Sites    []ReceiverSite
 	Interval time.Duration // between an agent's reports; default 5s. Reports less than a fifth of it apart are refused
 	Methods  []string      // rtt.methods, passed on to agents unless it is only icmp, which is what they do by default
+
+	// ClientCAs are the authorities of client certificates that stand for the sites they name; nil: there are none. A site
+	// without a token then needs one, from loopback addresses too. The listener has to ask for client certificates, and may
+	// leave it to the Receiver to verify them, which it does with each report.
+	ClientCAs *x509.CertPool
 }
 
 // A ReceiverSite is a site that may report.
 type ReceiverSite struct {
-	Name  string
-	Token string // what its agents must present; empty: reports are accepted from loopback addresses only
+	Name string
+	// Tokens are what its agents may present. None: without ReceiverConfig.ClientCAs, reports are accepted from loopback
+	// addresses only.
+	Tokens []string
 }
 
 const (
@@ -79,14 +88,15 @@ type Receiver struct {
 type receiverConfig struct {
 	interval time.Duration
 	methods  []string // nil: icmp
+	clients  *x509.CertPool
 	sites    map[string]*siteEntry
 }
 
 // A siteEntry is how a site is configured.
 type siteEntry struct {
 	*siteState
-	secured bool
-	token   [sha256.Size]byte // of the token, where secured
+	secured bool                // by tokens or client certificates
+	tokens  [][sha256.Size]byte // the sums of the tokens
 }
 
 // A siteState is what the receiver remembers of one site over its reports.
@@ -183,6 +193,7 @@ func (r *Receiver) Set(c ReceiverConfig) {
 	next := &receiverConfig{
 		interval: c.Interval,
 		methods:  slices.Clone(c.Methods),
+		clients:  c.ClientCAs,
 		sites:    make(map[string]*siteEntry, len(c.Sites)),
 	}
 	if next.interval <= 0 {
@@ -193,7 +204,10 @@ func (r *Receiver) Set(c ReceiverConfig) {
 	}
 	old := r.config.Load()
 	for _, cs := range c.Sites {
-		e := &siteEntry{secured: cs.Token != "", token: sha256.Sum256([]byte(cs.Token))}
+		e := &siteEntry{secured: len(cs.Tokens) > 0 || c.ClientCAs != nil}
+		for _, token := range cs.Tokens {
+			e.tokens = append(e.tokens, sha256.Sum256([]byte(token)))
+		}
 		if old != nil && old.sites[cs.Name] != nil {
 			e.siteState = old.sites[cs.Name].siteState
 		} else {
@@ -208,36 +222,65 @@ func (r *Receiver) Set(c ReceiverConfig) {
 func (r *Receiver) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/sites/{site}/report", r.receive)
+	mux.HandleFunc("GET /v1/sites/{site}/report", r.permit)
 	return mux
 }
 
 // receive answers one report.
 func (r *Receiver) receive(w http.ResponseWriter, req *http.Request) {
 	site, no := r.admit(req)
+	if no == nil {
+		no = content(req)
+	}
 	var answer *Answer
 	res := accepted
 	if no == nil {
 		answer, res, no = r.read(site, req)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Cache-Control", "no-store")
 	if no != nil {
-		res = no.result
-		answer = newAnswer()
-		answer.Error = no.why
-		r.refused(site, no, req.RemoteAddr)
+		r.refuse(w, req, site, no)
+		return
 	}
 	site.counts[res].Add(1)
-	switch res {
+	write(w, res, answer)
+}
+
+// permit answers whether the caller may report for the site, and changes nothing.
+func (r *Receiver) permit(w http.ResponseWriter, req *http.Request) {
+	site, no := r.admit(req)
+	if no != nil {
+		r.refuse(w, req, site, no)
+		return
+	}
+	answer := newAnswer()
+	answer.Accepted = true
+	answer.IntervalMS = r.config.Load().interval.Milliseconds()
+	write(w, accepted, answer)
+}
+
+// refuse answers why not.
+func (r *Receiver) refuse(w http.ResponseWriter, req *http.Request, site *siteState, no *refusal) {
+	r.refused(site, no, req.RemoteAddr)
+	site.counts[no.result].Add(1)
+	switch no.result {
 	case unauthorized:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="gslbd reports"`)
-		w.Header().Set("Connection", "close") // strangers do not keep connections
+		w.Header().Set("Connection", "close") // strangers do not keep connections, and another certificate needs another one
 	case forbidden, unknownSite, tooLarge:
 		w.Header().Set("Connection", "close")
 	case tooSoon, failed:
 		w.Header().Set("Retry-After", "1")
 	}
+	answer := newAnswer()
+	answer.Error = no.why
+	write(w, no.result, answer)
+}
+
+// write writes an answer.
+func write(w http.ResponseWriter, res result, answer *Answer) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(res.status())
 	// An agent that went away cannot be told anything; it sends the report again.
 	_ = json.NewEncoder(w).Encode(answer)
@@ -247,37 +290,48 @@ func newAnswer() *Answer {
 	return &Answer{Probe: []ProbeTarget{}, Services: []ServiceState{}, Drain: []string{}, Warnings: []string{}}
 }
 
-// admit decides from the request's header alone whether its body is read. It always returns a siteState to count at.
+// admit decides from the connection and the request's header alone who is asking. It always returns a siteState to count at.
 func (r *Receiver) admit(req *http.Request) (*siteState, *refusal) {
 	name := req.PathValue("site")
 	token, presented := bearer(req)
 	sum := sha256.Sum256([]byte(token))
 
 	// All tokens are compared, whatever matches, so that the time says nothing about them. Two sites may share a token.
-	sites := r.config.Load().sites
+	config := r.config.Load()
+	sites := config.sites
 	entry := sites[name]
 	matches, others := false, false
 	for _, e := range sites {
-		if e.secured && subtle.ConstantTimeCompare(sum[:], e.token[:]) == 1 {
-			matches = matches || e == entry
-			others = others || e != entry
+		for i := range e.tokens {
+			if subtle.ConstantTimeCompare(sum[:], e.tokens[i][:]) == 1 {
+				matches = matches || e == entry
+				others = others || e != entry
+			}
 		}
 	}
+	names, unverified := config.certified(req)
+	named := slices.Contains(names, name)
+	otherNamed := slices.ContainsFunc(names, func(n string) bool { return n != name && sites[n] != nil })
 
 	local := loopback(req.RemoteAddr)
 	if entry == nil {
-		if !others && (presented || !local) {
-			return r.nobody, refuse(unauthorized, noToken) // strangers do not learn which sites there are
+		if !others && len(names) == 0 && (presented || unverified != nil || !local) {
+			return r.nobody, config.unproven(unverified) // strangers do not learn which sites there are
 		}
 		return r.nobody, refuse(unknownSite, "site: there is no site %q in the configuration", shorten(name))
 	}
 	site := entry.siteState
 	switch {
-	case matches:
-	case others:
+	// A token or certificate that is of another site does not make up for the other: somebody has mixed up two sites.
+	case others && !matches:
 		return site, refuse(forbidden, "the token is that of another site")
+	case otherNamed && !named:
+		return site, refuse(forbidden, "the client certificate is that of another site: it is for %s", list(shortened(names)))
+	case matches, named:
+	case len(names) > 0:
+		return site, refuse(forbidden, "the client certificate is for %s, which is not the site", list(shortened(names)))
 	case entry.secured:
-		return site, refuse(unauthorized, noToken)
+		return site, config.unproven(unverified)
 	case !local:
 		return site, refuse(forbidden, "the site has no token, so its reports are accepted from loopback addresses only: set sites[].token_file")
 	case req.Header.Get("Origin") != "":
@@ -285,20 +339,75 @@ func (r *Receiver) admit(req *http.Request) (*siteState, *refusal) {
 	case !localHost(req.Host):
 		return site, refuse(forbidden, "Host: %q does not name this machine: use its address or localhost, or give the site a token", shorten(req.Host))
 	}
-	if media, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || media != "application/json" {
-		return site, refuse(unsupported, `send "Content-Type: application/json"`)
-	}
-	if e := req.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return site, refuse(unsupported, "send the report without Content-Encoding")
-	}
-	if req.ContentLength > MaxReport {
-		return site, refuse(tooLarge, "the report has %d bytes, more than %d", req.ContentLength, int64(MaxReport))
-	}
 	return site, nil
 }
 
-// noToken says the same for a site that there is and for one that there is not.
+// certified returns the names of the client certificate of a request: the DNS names, or where there are none the common
+// name (as operators make them by hand; RFC 6125 section 6.4.4 has the same order). The error says why one that was
+// presented is not accepted.
+//
+// It is verified with each report and not once at the handshake, so that it also expires on connections that are kept, and
+// the authority that was removed loses its say on them, or when a session is resumed.
+func (c *receiverConfig) certified(req *http.Request) ([]string, error) {
+	if c.clients == nil || req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
+		return nil, nil
+	}
+	leaf := req.TLS.PeerCertificates[0]
+	opts := x509.VerifyOptions{
+		Roots: c.clients, Intermediates: x509.NewCertPool(), CurrentTime: time.Now(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	for _, intermediate := range req.TLS.PeerCertificates[1:] {
+		opts.Intermediates.AddCert(intermediate)
+	}
+	if _, err := leaf.Verify(opts); err != nil {
+		return nil, err
+	}
+	switch {
+	case len(leaf.DNSNames) > 0:
+		return leaf.DNSNames, nil
+	case leaf.Subject.CommonName != "":
+		return []string{leaf.Subject.CommonName}, nil
+	}
+	return nil, errors.New("it has neither a DNS name nor a common name, which is to be the site's")
+}
+
+// unproven refuses whoever has not proven to be of a site, in the same words whether there is such a site or not.
+// unverified says why the client certificate that was presented is not accepted.
+func (c *receiverConfig) unproven(unverified error) *refusal {
+	switch {
+	case unverified != nil:
+		return refuse(unauthorized, "the client certificate is not accepted: %v: it has to be one of reports.tls.client_ca", unverified)
+	case c.clients != nil:
+		return refuse(unauthorized, "%s, or present a client certificate of reports.tls.client_ca that names the site", noToken)
+	}
+	return refuse(unauthorized, noToken)
+}
+
 const noToken = `the token is missing or not that of the site: send "Authorization: Bearer TOKEN" with the token of sites[].token_file`
+
+// content refuses from the header alone a body that is no report.
+func content(req *http.Request) *refusal {
+	if media, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || media != "application/json" {
+		return refuse(unsupported, `send "Content-Type: application/json"`)
+	}
+	if e := req.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+		return refuse(unsupported, "send the report without Content-Encoding")
+	}
+	if req.ContentLength > MaxReport {
+		return refuse(tooLarge, "the report has %d bytes, more than %d", req.ContentLength, int64(MaxReport))
+	}
+	return nil
+}
+
+// shortened returns names in the form for a message.
+func shortened(names []string) []string {
+	out := make([]string, len(names))
+	for i, n := range names {
+		out[i] = strconv.Quote(shorten(n))
+	}
+	return out
+}
 
 // bearer returns the bearer token of the request (RFC 6750 section 2.1).
 func bearer(req *http.Request) (token string, ok bool) {

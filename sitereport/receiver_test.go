@@ -52,8 +52,8 @@ func newReceiver(s *sink, log *zap.Logger) *Receiver {
 		Report: s.report,
 		Log:    log,
 		Config: ReceiverConfig{Sites: []ReceiverSite{
-			{Name: "seoul", Token: "token of seoul"},
-			{Name: "virginia", Token: "token of virginia"},
+			{Name: "seoul", Tokens: []string{"token of seoul"}},
+			{Name: "virginia", Tokens: []string{"token of virginia"}},
 			{Name: "lab"},
 		}},
 	})
@@ -129,7 +129,7 @@ func TestReceiverAdmits(t *testing.T) {
 		{"unreadable", request{path: lab, body: `{"site":"lab","load":{"sessions":-1}}`, from: "127.0.0.1:5"}, 400, "load.sessions: -1 is not between"},
 		{"another site's report", request{path: lab, body: `{"site":"seoul"}`, from: "127.0.0.1:5"}, 400, `site: "seoul" is not "lab"`},
 		{"too large", request{path: lab, body: `{"site":"lab","x":"` + strings.Repeat("x", MaxReport) + `"}`, from: "127.0.0.1:5"}, 413, "the report has 4194325 bytes"},
-		{"method", request{method: "GET", path: lab}, 405, ""},
+		{"method", request{method: "PUT", path: lab}, 405, ""},
 		{"path", request{path: "/v1/sites/lab"}, 404, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -254,7 +254,7 @@ func TestReceiverRemembersOverReload(t *testing.T) {
 	r := newReceiver(s, nil)
 	post := request{path: "/v1/sites/lab/report", from: "127.0.0.1:5", body: `{"site":"lab","boot_id":"b","sequence":7}`}
 	send(r.Handler(), post)
-	r.Set(ReceiverConfig{Sites: []ReceiverSite{{Name: "lab", Token: "new"}}})
+	r.Set(ReceiverConfig{Sites: []ReceiverSite{{Name: "lab", Tokens: []string{"new"}}}})
 	if w, _ := send(r.Handler(), post); w.Code != 401 {
 		t.Errorf("without the new token: %d", w.Code)
 	}

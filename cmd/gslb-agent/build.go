@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -25,23 +26,34 @@ type parts struct {
 	site           string
 	servers        int // of gslbd
 	virtualServers int
+	draining       bool            // the agent may act
+	ping           bool            // it measures round trips by ICMP, unless gslbd asks for another method
 	pings          map[bool]string // by whether IPv6: where the file has a check by ICMP
 
 	log     *zap.Logger
+	secured *secured
 	agent   *sitereport.Agent
+	readers []namedReader
 	checked *sitereport.Checked // nil: no checks of its own
 	prober  *probes.Prober      // nil: round trips are not measured
 
 	unprobed atomic.Bool // the prober cannot run, which was logged: what is asked for is forgotten
 }
 
-// load reads the file at path and makes the parts. It opens nothing, so it also serves to validate a file.
-func load(path string) (*parts, error) {
+// A namedReader is a reader as the operator calls it.
+type namedReader struct {
+	sitereport.Reader
+	name string
+}
+
+// load reads the file at path, with the files of certificates and tokens that it names, and makes the parts. It opens
+// nothing else, so it also serves to validate a file. once is for an agent that sends a single report.
+func load(path string, once bool) (*parts, error) {
 	c, warnings, err := config.LoadAgent(path)
 	if err != nil {
 		return nil, usageError{err}
 	}
-	p := &parts{warnings: warnings, site: c.Site, servers: len(c.Servers), pings: make(map[bool]string)}
+	p := &parts{warnings: warnings, site: c.Site, servers: len(c.Servers), draining: c.Draining.Enabled, ping: c.RTT.Enabled && slices.Contains(c.RTT.Methods, "icmp"), pings: make(map[bool]string)}
 	for i, v := range c.VirtualServers {
 		for _, s := range v.Servers {
 			if v.Check.Type == string(probes.ICMP) {
@@ -52,22 +64,31 @@ func load(path string) (*parts, error) {
 	if p.log, err = newLogger(c.Log); err != nil {
 		return nil, err
 	}
+	if p.secured, err = newSecured(c, p.log); err != nil {
+		return nil, usageError{fmt.Errorf("%s: %w", path, err)}
+	}
 	opts := sitereport.AgentOptions{
-		Site: c.Site, Name: c.Agent, Servers: c.Servers, Token: string(c.Token), Interval: c.Interval,
+		Site: c.Site, Name: c.Agent, Servers: c.Servers, Transport: p.secured, Interval: c.Interval,
 		Draining: c.Draining.Enabled, Log: p.log,
+	}
+	if once {
+		opts.Name = onceName(c.Agent)
 	}
 	for i, h := range c.HAProxy {
 		r, err := sitereport.NewHAProxy(haproxyOptions(h))
 		if err != nil {
 			return nil, usageError{fmt.Errorf("%s: haproxy[%d].socket: %w", path, i, err)}
 		}
-		opts.Readers = append(opts.Readers, r)
+		p.readers = append(p.readers, namedReader{r, "haproxy " + h.Socket})
 		p.virtualServers += len(h.VirtualServers)
 	}
 	if len(c.VirtualServers) > 0 || c.Linux.Interface != "" {
 		p.checked = sitereport.NewChecked(checkedOptions(c, p.log))
-		opts.Readers = append(opts.Readers, p.checked)
+		p.readers = append(p.readers, namedReader{p.checked, "own checks"})
 		p.virtualServers += len(c.VirtualServers)
+	}
+	for _, r := range p.readers {
+		opts.Readers = append(opts.Readers, r.Reader)
 	}
 	if c.RTT.Enabled {
 		// Results go to the agent, which is made only after the prober because it queues there.
@@ -89,6 +110,13 @@ func load(path string) (*parts, error) {
 		return nil, usageError{fmt.Errorf("%s: %w", path, err)}
 	}
 	return p, nil
+}
+
+// onceName is how the sender of a single report is called: another name than that of the agent that may be running, which
+// holds the site then, so that the report changes nothing.
+func onceName(agent string) string {
+	const suffix, most = ".once", 63
+	return agent[:min(len(agent), most-len(suffix))] + suffix
 }
 
 // permitted fails when a configured check can never be run by this process. It is no part of load, because whoever
@@ -183,7 +211,7 @@ func (p *parts) run(ctx context.Context) error {
 
 // serve runs the configuration at path until ctx is done, and reads it again at each signal of reload.
 func serve(ctx context.Context, path string, reload <-chan os.Signal) error {
-	p, err := load(path)
+	p, err := load(path, false)
 	if err == nil {
 		err = p.permitted()
 	}
@@ -225,7 +253,7 @@ func (p *parts) await(path string, reload <-chan os.Signal, ended <-chan error) 
 		case err := <-ended:
 			return nil, err
 		case <-reload:
-			next, err := load(path)
+			next, err := load(path, false)
 			if err == nil {
 				err = next.permitted()
 			}

@@ -2,12 +2,13 @@
 // measures round trips to the resolvers that gslbd names, and reports to every gslbd.
 //
 //	gslb-agent --config F          runs
-//	gslb-agent check --config F    validates the file and says all that is wrong
+//	gslb-agent check --config F    validates the file, says whether every gslbd and the load balancer can be reached and used
+//	gslb-agent once --config F     sends one report and prints the answers; with --dry-run prints the report
 //	gslb-agent version
 //
 // SIGHUP reads the file again: a good one takes the place of the running configuration, a bad one is logged and changes
-// nothing. SIGTERM and SIGINT stop it, a second one at once. The exit status is 0 after a stop, 1 when it cannot run, 2
-// for a wrong configuration or wrong usage.
+// nothing. SIGTERM and SIGINT stop it, a second one at once. The exit status is 0 after a stop and when all is well, 1 when it
+// cannot run or something fails, 2 for a wrong configuration or wrong usage.
 package main
 
 import (
@@ -82,15 +83,34 @@ func command() *cobra.Command {
 	root.PersistentFlags().StringVar(&path, "config", "", "the agent's configuration file")
 	root.SetFlagErrorFunc(usage)
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(&cobra.Command{
-		Use:   "check --config FILE",
-		Short: "validate the configuration",
+	var dryRun bool
+	once := &cobra.Command{
+		Use:   "once --config FILE",
+		Short: "send one report and print the answers",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := needsConfig(cmd); err != nil {
 				return err
 			}
-			p, err := load(path)
+			p, err := load(path, true)
+			if err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			return p.once(ctx, cmd.OutOrStdout(), dryRun)
+		},
+	}
+	once.Flags().BoolVar(&dryRun, "dry-run", false, "print the report and send nothing")
+	root.AddCommand(once, &cobra.Command{
+		Use:   "check --config FILE",
+		Short: "validate the configuration, and try everything that it names",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := needsConfig(cmd); err != nil {
+				return err
+			}
+			p, err := load(path, true)
 			if err != nil {
 				return err
 			}
@@ -98,7 +118,9 @@ func command() *cobra.Command {
 				fmt.Fprintln(cmd.OutOrStdout(), "warning: "+w)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: site %s, %d gslbd, %d virtual servers\n", path, p.site, p.servers, p.virtualServers)
-			return nil
+			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			return p.check(ctx, cmd.OutOrStdout())
 		},
 	}, &cobra.Command{
 		Use:   "version",

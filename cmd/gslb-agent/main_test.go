@@ -20,6 +20,7 @@ import (
 
 	"gslbd/probes"
 	"gslbd/sitereport"
+	"gslbd/testdata/certs"
 )
 
 func TestMain(m *testing.M) {
@@ -33,7 +34,7 @@ func TestScripts(t *testing.T) {
 
 // TestExample validates the file that ships.
 func TestExample(t *testing.T) {
-	p, err := load(filepath.Join("..", "..", "agent.example.yaml"))
+	p, err := load(filepath.Join("..", "..", "agent.example.yaml"), false)
 	if err != nil || len(p.warnings) > 0 {
 		t.Fatal(p, err)
 	}
@@ -182,6 +183,15 @@ func TestDocs(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("s3cret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	ca, err := certs.Authority("ours")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"ca", "seoul"} {
+		if err := ca.Write(dir, name); err != nil {
+			t.Fatal(err)
+		}
+	}
 	files := strings.Split(string(b), "```yaml\n")[1:]
 	if len(files) != 3 {
 		t.Fatalf("%d files", len(files))
@@ -189,10 +199,10 @@ func TestDocs(t *testing.T) {
 	for _, text := range files {
 		text, _, _ = strings.Cut(text, "```")
 		file := filepath.Join(dir, "agent.yaml")
-		if err := os.WriteFile(file, []byte(strings.Replace(text, "/etc/gslb-agent/token", "token", 1)), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, "/etc/gslb-agent/", "")), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if p, err := load(file); err != nil || len(p.warnings) > 0 || p.virtualServers != 1 {
+		if p, err := load(file, false); err != nil || len(p.warnings) > 0 || p.virtualServers != 1 {
 			t.Errorf("%+v, %v", p, err)
 		}
 	}

@@ -145,9 +145,10 @@ func readToken(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	token := strings.TrimSpace(string(b))
-	if token == "" || strings.ContainsAny(token, "\r\n") {
-		return "", fmt.Errorf("%s does not hold one line with a token", path)
+	// Of several lines, as gslbd has them during a rollover, the first is the one to present.
+	token, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
+	if token = strings.TrimSpace(token); token == "" {
+		return "", fmt.Errorf("%s holds no token", path)
 	}
 	return token, nil
 }

@@ -43,6 +43,7 @@ type server struct {
 	monitor  *probes.Monitor
 	geo      *geo.Loader
 	http     []*httpServer
+	secrets  *secrets
 	reloads  *prometheus.CounterVec
 	manager  *manager
 
@@ -105,20 +106,24 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 	for _, result := range []string{"success", "failure"} {
 		s.reloads.WithLabelValues(result)
 	}
+	s.http = []*httpServer{
+		{key: "reports.listen", listen: c.Reports.Listen, handler: s.receiver.Handler(), log: s.log},
+		{key: "admin.listen", listen: c.Admin.Listen, log: s.log},
+	}
+	s.http[0].tls.Store(g.reports)
+	s.http[1].tls.Store(g.admin)
+	s.secrets = &secrets{log: s.log, receiver: s.receiver, reports: s.http[0], admin: s.http[1]}
+	s.secrets.set(g)
 	face, err := admin.New(admin.Options{
-		Token: string(c.Admin.Token), Snapshot: s.store.Snapshot, Find: find, Zones: zones, Reload: s.reload, Ready: s.ready, Problems: s.problems,
+		Tokens: s.secrets.adminTokens, Snapshot: s.store.Snapshot, Find: find, Zones: zones, Reload: s.reload, Ready: s.ready, Problems: s.problems,
 		Control: s.control, Preview: s.store.Preview, Clients: s.store.Clients,
-		Collectors: []prometheus.Collector{s.dns, s.receiver, s.monitor, s.geo, s.reloads},
+		Collectors: []prometheus.Collector{s.dns, s.receiver, s.monitor, s.geo, s.secrets, s.reloads},
 		PerService: c.Admin.TelemetryPerService, Version: version, Log: s.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("gslbd: %w", err)
 	}
-	s.http = []*httpServer{
-		{key: "reports.listen", listen: c.Reports.Listen, handler: s.receiver.Handler(), log: s.log},
-		{key: "admin.listen", listen: c.Admin.Listen, handler: face.Handler(), log: s.log},
-	}
-	s.http[1].tls.Store(g.admin)
+	s.http[1].handler = face.Handler()
 	for _, bind := range []func() error{s.dns.Bind, s.http[0].bind, s.http[1].bind} {
 		if err := bind(); err != nil {
 			return nil, fmt.Errorf("gslbd: %w", err)
@@ -162,7 +167,7 @@ func (s *server) run(ctx context.Context, hup <-chan os.Signal) error {
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	group, running := errgroup.WithContext(running)
-	listening := start(running, group, s.dns.Run, s.monitor.Run, s.geo.Run, s.http[0].run, s.http[1].run)
+	listening := start(running, group, s.dns.Run, s.monitor.Run, s.geo.Run, s.secrets.run, s.http[0].run, s.http[1].run)
 	ordering := start(listening, group, s.control.Run)
 	start(ordering, group, s.store.Run)
 	group.Go(func() error { return s.supervised(running) })

@@ -38,13 +38,13 @@ type httpServer struct {
 
 	listener net.Listener // fixed by bind
 
-	tls atomic.Pointer[tls.Config] // of the next connections; nil, from the start on: they are not encrypted
+	tls atomic.Pointer[listenerTLS] // of the next connections; nil, from the start on: they are not encrypted
 }
 
-// setTLS has the next connections begin with c, for a reload. Whether they are encrypted at all cannot change.
-func (s *httpServer) setTLS(c *tls.Config) {
-	if c != nil && s.tls.Load() != nil {
-		s.tls.Store(c)
+// setTLS has the next connections begin with l, for a reload. Whether they are encrypted at all cannot change.
+func (s *httpServer) setTLS(l *listenerTLS) {
+	if l != nil && s.tls.Load() != nil {
+		s.tls.Store(l)
 	}
 }
 
@@ -63,7 +63,7 @@ func (s *httpServer) run(ctx context.Context) error {
 	listener := netutil.LimitListener(s.listener, maxConnections)
 	if s.tls.Load() != nil {
 		listener = tls.NewListener(listener, &tls.Config{
-			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.tls.Load(), nil },
+			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.tls.Load().config, nil },
 		})
 	}
 	from := connections{open: map[netip.Addr]int{}}

@@ -30,7 +30,8 @@ type generation struct {
 	orders   control.Config
 
 	certificate *dns.Certificate // of DNS over TLS; nil: none is configured
-	admin       *tls.Config      // nil: plain HTTP
+	reports     *listenerTLS     // nil: plain HTTP
+	admin       *listenerTLS     // nil: plain HTTP
 	etcd        *tls.Config      // nil: plain HTTP, or none is configured
 }
 
@@ -57,7 +58,13 @@ func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
 			errs = append(errs, fmt.Errorf("%s: %w", path, err))
 		}
 	}
-	if g.admin, err = adminTLS(c.Admin.TLS); err != nil {
+	if g.reports, err = readReportsTLS(c); err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", path, err))
+	}
+	if g.admin, err = readAdminTLS(c); err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", path, err))
+	}
+	if err := apart(g.reports, g.admin); err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", path, err))
 	}
 	if g.etcd, err = etcdTLS(c.State.Etcd); err != nil {
@@ -75,6 +82,9 @@ func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
 	}
 	g.tables = tables
 	g.warnings = append(g.warnings, tables.Warnings()...)
+	if why := certificateProblem(g.reports, time.Now()); why != "" {
+		g.warnings = append(g.warnings, "reports.tls.certificate: "+why)
+	}
 	if why := certificateProblem(g.admin, time.Now()); why != "" {
 		g.warnings = append(g.warnings, "admin.tls.certificate: "+why)
 	}
@@ -241,7 +251,7 @@ func geoOptions(c *config.Config) geo.Options {
 func receiverConfig(c *config.Config) sitereport.ReceiverConfig {
 	rc := sitereport.ReceiverConfig{Interval: c.Reports.Interval, Methods: c.RTT.Methods}
 	for _, s := range c.Sites {
-		rc.Sites = append(rc.Sites, sitereport.ReceiverSite{Name: s.Name, Token: string(s.Token)})
+		rc.Sites = append(rc.Sites, sitereport.ReceiverSite{Name: s.Name, Tokens: plain(s.Tokens)})
 	}
 	return rc
 }

@@ -47,9 +47,8 @@ func (s *server) reload() ([]string, error) {
 	}
 	s.configure(g)
 	s.dns.SetCertificate(g.certificate)
-	s.receiver.Set(g.receiver)
+	s.secrets.set(g)
 	s.monitor.Set(g.checks)
-	s.http[1].setTLS(g.admin)
 	s.dns.SetCookies(cookieOptions(g.config.DNS.Cookies))
 	setLevel(s.level, g.config.Log)
 	s.drainTime.Store(int64(g.config.DNS.DrainTime))

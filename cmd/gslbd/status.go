@@ -32,8 +32,8 @@ func (s *server) problems() []admin.Problem {
 	if why := s.store.Unkept(); why != "" {
 		all = append(all, admin.Problem{Severity: admin.Warning, Subject: "gslbd", Text: "cannot keep its state, which a restart would forget: " + why})
 	}
-	if why := certificateProblem(s.http[1].tls.Load(), time.Now()); why != "" {
-		all = append(all, admin.Problem{Severity: admin.Warning, Subject: "gslbd", Text: "admin.tls: " + why})
+	for _, p := range s.secrets.problems(time.Now()) {
+		all = append(all, admin.Problem{Severity: admin.Warning, Subject: "gslbd", Text: p.setting + ": " + p.why})
 	}
 	for _, f := range s.receiver.Refusals() {
 		all = append(all, admin.Problem{Severity: admin.Warning, Subject: "site " + f.Site, Text: "its reports are refused: " + f.Why, Since: f.Since})

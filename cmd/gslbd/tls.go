@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"os"
 	"time"
@@ -10,24 +13,86 @@ import (
 	"gslbd/config"
 )
 
-// adminTLS returns what the admin interface speaks TLS with; nil: it speaks plain HTTP. A client may show a certificate, and
-// one that it shows must be of client_ca; what it may do then is the interface's to decide.
-func adminTLS(c config.AdminTLS) (*tls.Config, error) {
+// A listenerTLS is what an HTTP listener speaks TLS with, as its files were read. It is immutable.
+type listenerTLS struct {
+	sum     [sha256.Size]byte // of the files
+	config  *tls.Config
+	clients []*x509.Certificate // client_ca
+}
+
+// readTLS reads the files that section of the configuration names; nil: it speaks plain HTTP. auth is what the listener
+// does about client certificates where there is a client_ca.
+func readTLS(c config.ListenerTLS, section string, auth tls.ClientAuthType) (*listenerTLS, error) {
 	if c.Certificate == "" {
 		return nil, nil
 	}
-	pair, err := keyPair(c.Certificate, c.Key, "admin.tls")
+	certificate, err := os.ReadFile(c.Certificate)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s.certificate: %w", section, err)
 	}
-	t := &tls.Config{MinVersion: tls.VersionTLS12 /* RFC 8996 */, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{pair}}
+	key, err := config.ReadSecret(c.Key, config.MostPEM)
+	if err != nil {
+		return nil, fmt.Errorf("%s.key: %w", section, err)
+	}
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		return nil, wrongPair(section, c.Certificate, c.Key, err)
+	}
+	l := &listenerTLS{config: &tls.Config{MinVersion: tls.VersionTLS12 /* RFC 8996 */, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{pair}}}
+	var ca []byte
 	if c.ClientCA != "" {
-		if t.ClientCAs, err = authorities(c.ClientCA, "admin.tls.client_ca"); err != nil {
+		if ca, err = os.ReadFile(c.ClientCA); err != nil {
+			return nil, fmt.Errorf("%s.client_ca: %w", section, err)
+		}
+		if l.clients, err = parseAuthorities(ca, c.ClientCA, section+".client_ca"); err != nil {
 			return nil, err
 		}
-		t.ClientAuth = tls.VerifyClientCertIfGiven
+		l.config.ClientAuth = auth
+		if auth == tls.VerifyClientCertIfGiven { // otherwise a client would keep back what we want to say is wrong
+			l.config.ClientCAs = poolOf(l.clients)
+		}
 	}
-	return t, nil
+	l.sum = sumOf(certificate, key, ca)
+	return l, nil
+}
+
+// poolOf returns authorities as crypto/x509 takes them; nil for none.
+func poolOf(all []*x509.Certificate) *x509.CertPool {
+	if len(all) == 0 {
+		return nil
+	}
+	pool := x509.NewCertPool()
+	for _, c := range all {
+		pool.AddCert(c)
+	}
+	return pool
+}
+
+// apart returns an error where reports and admin trust an authority in common: a certificate that it gives to a site could
+// then give orders.
+func apart(reports, admin *listenerTLS) error {
+	if reports == nil || admin == nil {
+		return nil
+	}
+	for _, a := range reports.clients {
+		for _, b := range admin.clients {
+			if bytes.Equal(a.RawSubjectPublicKeyInfo, b.RawSubjectPublicKeyInfo) {
+				return fmt.Errorf("admin.tls.client_ca: it has the authority %q in common with reports.tls.client_ca, so that a site's certificate could give orders: use one authority for the sites and another for operators", a.Subject)
+			}
+		}
+	}
+	return nil
+}
+
+// sumOf tells one state of files from another.
+func sumOf(files ...[]byte) (sum [sha256.Size]byte) {
+	all := sha256.New()
+	for _, f := range files {
+		part := sha256.Sum256(f)
+		all.Write(part[:])
+	}
+	all.Sum(sum[:0])
+	return sum
 }
 
 // etcdTLS returns what connections to etcd begin with; nil where they are not encrypted. The certificate is read again for
@@ -61,9 +126,13 @@ func etcdTLS(c config.Etcd) (*tls.Config, error) {
 func keyPair(certificate, key, section string) (tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(certificate, key)
 	if err != nil {
-		return pair, fmt.Errorf("%s: certificate %s with key %s: %w: give PEM files of the certificate with its chain and of the private key that belongs to it", section, certificate, key, err)
+		return pair, wrongPair(section, certificate, key, err)
 	}
 	return pair, nil
+}
+
+func wrongPair(section, certificate, key string, err error) error {
+	return fmt.Errorf("%s: certificate %s with key %s: %w: give PEM files of the certificate with its chain and of the private key that belongs to it", section, certificate, key, err)
 }
 
 // authorities reads the certificates in file, which setting names.
@@ -72,19 +141,38 @@ func authorities(file, setting string) (*x509.CertPool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", setting, err)
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(data) {
-		return nil, fmt.Errorf("%s: %s holds no certificate: give a PEM file of one or more", setting, file)
-	}
-	return pool, nil
+	all, err := parseAuthorities(data, file, setting)
+	return poolOf(all), err
 }
 
-// certificateProblem says why clients will not take the certificate of c at the time now; "": they may.
-func certificateProblem(c *tls.Config, now time.Time) string {
-	if c == nil {
+// parseAuthorities returns the certificates of a PEM file.
+func parseAuthorities(data []byte, file, setting string) (all []*x509.Certificate, err error) {
+	for {
+		var block *pem.Block
+		if block, data = pem.Decode(data); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", setting, file, err)
+		}
+		all = append(all, c)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s: %s holds no certificate: give a PEM file of one or more", setting, file)
+	}
+	return all, nil
+}
+
+// certificateProblem says why clients will not take the certificate of l at the time now; "": they may.
+func certificateProblem(l *listenerTLS, now time.Time) string {
+	if l == nil {
 		return ""
 	}
-	switch leaf := c.Certificates[0].Leaf; {
+	switch leaf := l.config.Certificates[0].Leaf; {
 	case now.After(leaf.NotAfter):
 		return "the certificate expired at " + leaf.NotAfter.Format(time.RFC3339)
 	case now.Before(leaf.NotBefore):

@@ -130,7 +130,7 @@ func TestHandshakeThatNeverComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		certificate, key, _ := newAuthority(t, "ours").write(dir, "ns1.gslb.test", time.Now().Add(time.Hour))
-		c, err := adminTLS(config.AdminTLS{Certificate: certificate, Key: key})
+		c, err := readAdminTLS(&config.Config{Admin: config.Admin{TLS: config.ListenerTLS{Certificate: certificate, Key: key}}})
 		if err != nil {
 			t.Fatal(err)
 		}
