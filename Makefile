@@ -12,10 +12,10 @@ LAB := ./e2e/lab ./e2e/patterns
 PACKAGES = $(shell $(GO) list ./... | grep -v -e /e2e/lab$$ -e /e2e/patterns$$)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check race e2e fuzz bench golden geodb clean
+.PHONY: help build run test check race e2e fuzz bench bench-peers golden geodb clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## compile gslbd, gslb-agent and gslbctl into bin/
 	@mkdir -p $(BIN)
@@ -47,6 +47,9 @@ fuzz: ## run each fuzz target for FUZZTIME (20s)
 
 bench: ## run the benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+bench-peers: ## measure gslbd and other DNS servers side by side into docs/performance.md (needs root, half an hour)
+	$(GO) run ./e2e/peers -write docs/performance.md
 
 golden: ## write the golden files anew; read the diff before you commit it
 	$(GO) test ./policy ./sitereport ./e2e -run 'Golden|HAProxyCases|Imports' -update
