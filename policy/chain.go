@@ -114,6 +114,9 @@ func (c *Chain) Decide(q *Query, d *Decision) {
 		}
 		first := q.scratch.set[0].Member
 		d.Members[d.N] = first
+		if d.N+1 == answers {
+			continue // nobody reads the rest
+		}
 		q.scratch.all = partition(q.scratch.all, nil, func(c *Candidate) bool { return c.Member != first })
 		q.Trace = nil // it tells of the first answer
 	}
@@ -221,7 +224,9 @@ func (q *Query) gather(name string, staged bool) Reason {
 	q.recordConstraint(name)
 
 	// (2) Without those forced down, evacuated, or moved away from for this client.
-	s.all = partition(s.all, &s.aside, func(c *Candidate) bool { return c.Forced < state.ForcedDown && q.moved(c.Member) == nil })
+	s.all = partition(s.all, &s.aside, func(c *Candidate) bool {
+		return c.Forced < state.ForcedDown && (len(c.Moved) == 0 || q.moved(c.Member) == nil)
+	})
 	q.traceOrders()
 	q.recordConstraint("orders")
 	return reason
@@ -304,7 +309,9 @@ func partition(set []Candidate, aside *[]Candidate, keep func(*Candidate) bool) 
 	n := 0
 	for i := range set {
 		if keep(&set[i]) {
-			set[n] = set[i]
+			if n != i { // mostly all are kept
+				set[n] = set[i]
+			}
 			n++
 		} else if aside != nil {
 			*aside = append(*aside, set[i])
