@@ -328,7 +328,8 @@ func (s *Server) bindTLS(addr netip.AddrPort) error {
 
 // listenTCP opens one TCP socket to listen on.
 func listenTCP(network string, addr netip.AddrPort) (*net.TCPListener, error) {
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+	// Connections end when they are idle, long before the kernel would probe them, which takes four calls for each to set.
+	lc := net.ListenConfig{KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
 		return onFD(c, func(fd int) error {
 			// Connections inherit these. Otherwise the kernel would let the buffers of each grow to megabytes.
 			return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, connectionBuffer), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, connectionBuffer))
