@@ -45,8 +45,9 @@ fuzz: ## run each fuzz target for FUZZTIME (20s)
 	    echo "== $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5x $$pkg; \
 	  done; done
 
-bench: ## run the benchmarks
-	$(GO) test -run '^$$' -bench . -benchmem ./...
+BENCHCOUNT ?= 6
+bench: ## run the benchmarks; BENCHCOUNT (6) times, for go tool benchstat OLD NEW
+	$(GO) test -run '^$$' -bench . -benchmem -count $(BENCHCOUNT) ./...
 
 bench-peers: ## measure gslbd and other DNS servers side by side into docs/performance.md (needs root, half an hour)
 	$(GO) run ./e2e/peers -write docs/performance.md
