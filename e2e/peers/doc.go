@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command peers measures gslbd and other DNS servers side by side: `make bench-peers` runs it and docs/performance.md
 // has its table.
 //

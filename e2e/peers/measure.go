@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -168,6 +170,11 @@ func (p *plan) measureGroup(w *world, of []workload) ([]result, error) {
 				results[i].Why[s.name] = text
 			}
 		}
+		for _, r := range up {
+			if results[i].Why[r.name] == "" && !load.tcp && !load.connect {
+				p.warm(r, &load, all)
+			}
+		}
 		for round := range p.Rounds {
 			turn := slices.Clone(up)
 			if round%2 == 1 {
@@ -246,6 +253,21 @@ func (r *running) wait(w *world) error {
 		}
 	}
 	return fmt.Errorf("%s gives no right answer", r.name)
+}
+
+// warm asks all there is to ask once, so that what a server keeps of a client is there when it is measured. What goes wrong
+// shows when it is measured.
+func (p *plan) warm(r *running, w *workload, all [][]byte) {
+	r.signal(syscall.SIGCONT)
+	defer r.signal(syscall.SIGSTOP)
+	answered := 0
+	for try := 0; answered < len(all) && try < 40; try++ {
+		l, err := p.ask(r, w, all[answered:], 0, p.Long/4, 1)
+		if err != nil || l.answered == 0 {
+			return
+		}
+		answered += l.answered
+	}
 }
 
 // measure gives a server its turn.
