@@ -12,7 +12,7 @@ LAB := ./e2e/lab ./e2e/patterns
 PACKAGES = $(shell $(GO) list ./... | grep -v -e /e2e/lab$$ -e /e2e/patterns$$)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check race e2e fuzz bench golden geodb demo-certs clean
+.PHONY: help build run test check race e2e fuzz bench bench-peers golden geodb demo-certs clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,8 +45,12 @@ fuzz: ## run each fuzz target for FUZZTIME (20s)
 	    echo "== $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5x $$pkg; \
 	  done; done
 
-bench: ## run the benchmarks
-	$(GO) test -run '^$$' -bench . -benchmem ./...
+BENCHCOUNT ?= 6
+bench: ## run the benchmarks; BENCHCOUNT (6) times, for go tool benchstat OLD NEW
+	$(GO) test -run '^$$' -bench . -benchmem -count $(BENCHCOUNT) ./...
+
+bench-peers: ## measure gslbd and other DNS servers side by side into docs/performance.md (needs root, half an hour)
+	$(GO) run ./e2e/peers -write docs/performance.md
 
 golden: ## write the golden files anew; read the diff before you commit it
 	$(GO) test ./policy ./sitereport ./e2e -run 'Golden|HAProxyCases|Imports' -update

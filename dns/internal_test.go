@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"net"
 	"net/netip"
 	"os"
 	"strconv"
@@ -46,5 +47,35 @@ func TestBuffers(t *testing.T) {
 		if want := 2 * min(tt.want, limit); got < want { // the kernel doubles it, for what it keeps beside the data
 			t.Errorf("option %d is %d, want at least %d", tt.option, got, want)
 		}
+	}
+}
+
+// A connection costs no calls that set keepalive.
+func TestNoKeepalive(t *testing.T) {
+	ln, err := listenTCP("tcp4", netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	client, err := net.Dial("tcp4", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := ln.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	raw, err := server.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	on := -1
+	if err := onFD(raw, func(fd int) (err error) {
+		on, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
+		return err
+	}); err != nil || on != 0 {
+		t.Errorf("SO_KEEPALIVE is %d, %v", on, err)
 	}
 }

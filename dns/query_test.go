@@ -14,6 +14,7 @@ import (
 	mdns "github.com/miekg/dns"
 
 	"gslbd/dns"
+	"gslbd/policy"
 )
 
 // A plain query for www.gslb.test A, in parts.
@@ -362,6 +363,25 @@ func BenchmarkRespond(b *testing.B) {
 			benchmarkRespond(b, w.responder(b, dns.Options{ECS: true, Cookies: dns.CookieOptions{Enabled: true}}), hotQueries(b)[name], 1)
 		})
 	}
+	eight := newWorld(b, []dns.ZoneOptions{{Name: "gslb.test", File: writeZone(b, serviceZone), ECS: true}}, testService{
+		name: "eight.gslb.test", ttl: 30, members: []string{"198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4"},
+		steps: []policy.StepOptions{
+			{Metric: "health"},
+			{Metric: "capacity"},
+			{Metric: "rtt", Tolerance: 0.1, ToleranceAbs: 5 * time.Millisecond, MaxAge: time.Hour},
+			{Metric: "geo", Levels: []string{"override", "distance", "subdivision", "country", "continent"}, ToleranceKm: 100},
+			{Metric: "connection-load", Tolerance: 1},
+			{Metric: "preference"},
+			{Metric: "least-selected", HalfLife: time.Minute},
+			{Metric: "static", Method: "round-robin"},
+		},
+	})
+	for name, query := range map[string]*mdns.Msg{
+		"eight_metrics":          question("eight.gslb.test.", "A"),
+		"eight_metrics_with_ECS": question("eight.gslb.test.", "A", edns(1232, raw(8, 0, 1, 24, 0, 20, 0, 113))),
+	} {
+		b.Run(name, func(b *testing.B) { benchmarkRespond(b, eight.responder(b, dns.Options{ECS: true}), pack(b, query), 1) })
+	}
 }
 
 // BenchmarkRateLimit measures what it costs to count replies against rates: below the rate and above it, with queries from
@@ -382,6 +402,7 @@ func BenchmarkRateLimit(b *testing.B) {
 func benchmarkRespond(b *testing.B, r *dns.Responder, wire []byte, networks uint32) {
 	buf := make([]byte, 4096)
 	b.ReportAllocs()
+	dns.CPUTime(b)
 	i := uint32(0)
 	for b.Loop() {
 		i += 40503 // odd: all are visited, in no order that caches like

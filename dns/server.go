@@ -284,7 +284,7 @@ func (s *Server) bindOnce(addr netip.AddrPort) error {
 		return err
 	}
 	var conns []*net.UDPConn
-	for range s.opts.Workers {
+	for range min(s.opts.Workers, mostSockets) {
 		conn, err := listenUDP("udp"+family, addr, true)
 		if err != nil {
 			ln.Close()
@@ -328,7 +328,8 @@ func (s *Server) bindTLS(addr netip.AddrPort) error {
 
 // listenTCP opens one TCP socket to listen on.
 func listenTCP(network string, addr netip.AddrPort) (*net.TCPListener, error) {
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+	// Connections end when they are idle, long before the kernel would probe them, which takes four calls for each to set.
+	lc := net.ListenConfig{KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
 		return onFD(c, func(fd int) error {
 			// Connections inherit these. Otherwise the kernel would let the buffers of each grow to megabytes.
 			return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, connectionBuffer), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, connectionBuffer))
@@ -424,30 +425,4 @@ func onFD(c syscall.RawConn, f func(fd int) error) error {
 		return err
 	}
 	return inner
-}
-
-// controlUDP sets the options of a UDP socket. A wildcard socket must learn which address was asked; the rest is best
-// effort.
-func controlUDP(fd int, v6, wildcard bool) error {
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
-	}
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer)
-	}
-	// A forged ICMP "fragmentation needed" must not make us send fragments, in which answers can be forged: the
-	// path's MTU is left out of account, and replies are small enough anyway.
-	if v6 {
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_OMIT)
-	} else {
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_OMIT)
-	}
-	switch {
-	case !wildcard:
-		return nil
-	case v6:
-		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
-	default:
-		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
-	}
 }

@@ -102,11 +102,6 @@ type fileStamp struct {
 	modified, change syscall.Timespec // the second tells of a mode or owner, too
 }
 
-func stampOf(info os.FileInfo) fileStamp {
-	s := info.Sys().(*syscall.Stat_t)
-	return fileStamp{device: s.Dev, inode: s.Ino, size: s.Size, modified: s.Mtim, change: s.Ctim}
-}
-
 // A certificateKeeper has the certificate in force, and takes up its files when they change.
 type certificateKeeper struct {
 	log      *zap.Logger

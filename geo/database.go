@@ -20,9 +20,13 @@ const (
 	// maxFileSize bounds the memory that a file named by mistake can take. The largest databases sold have 1 GiB.
 	maxFileSize = 4 << 30
 
-	// maxCached records stay decoded, in 512 KiB of pointers a database and some 16 MiB of locations. Resolvers come from
-	// far fewer places at a time.
-	maxCached = 1 << 16
+	// maxCached records stay decoded, in 2 MiB of pointers a database and some 40 MiB of locations. A full database of cities
+	// has a few hundred thousand, and ECS brings clients from most of them.
+	maxCached = 1 << 18
+
+	// cacheWays is in how many places of the cache, one after the other, a record may stand: where two that are both asked
+	// for shared one, each lookup would decode.
+	cacheWays = 4
 
 	// maxScanned networks are looked at when a database is opened, to see what its records hold. A database of cities
 	// shows coordinates in the first few; one of countries has none to show. Without a bound, a tree whose branches share
@@ -226,12 +230,26 @@ func (d *database) lookup(addr netip.Addr) (*Location, int) {
 	if !r.Found() {
 		return nil, network.Bits()
 	}
+	return d.location(r), network.Bits()
+}
+
+// location returns what the record says, out of the cache if it is there.
+func (d *database) location(r maxminddb.Result) *Location {
 	offset := r.Offset()
-	slot := &d.cache[uint64(offset)*0x9e3779b97f4a7c15>>d.shift]
-	c := slot.Load()
-	if c == nil || c.offset != offset {
-		c = &cached{offset, d.layout.decode(r)}
-		slot.Store(c)
+	first := uint64(offset) * 0x9e3779b97f4a7c15 >> d.shift
+	free := &d.cache[first] // of another record, where all places are taken
+	for way := range uint64(cacheWays) {
+		slot := &d.cache[(first+way)%uint64(len(d.cache))]
+		c := slot.Load()
+		if c == nil {
+			free = slot
+			break
+		}
+		if c.offset == offset {
+			return c.location
+		}
 	}
-	return c.location, network.Bits()
+	c := &cached{offset, d.layout.decode(r)}
+	free.Store(c)
+	return c.location
 }

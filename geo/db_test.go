@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/maxmind/mmdbwriter"
+	"github.com/maxmind/mmdbwriter/mmdbtype"
 
 	"gslbd/geo"
 	"gslbd/testdata/geo/generate/databases"
@@ -622,6 +625,45 @@ func TestAllocs(t *testing.T) {
 		}); n != 0 {
 			t.Errorf("%s: %v allocations, want 0", a, n)
 		}
+	}
+}
+
+// Of a database of many places every record stays decoded that was asked for once.
+func TestManyRecordsStayDecoded(t *testing.T) {
+	const places = 20_000
+	tree, err := mmdbwriter.New(mmdbwriter.Options{DatabaseType: "many-city", IPVersion: 4, IncludeReservedNetworks: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{20, byte(i >> 8), byte(i), 1}) }
+	for i := range places {
+		err := tree.Insert(&net.IPNet{IP: at(i).AsSlice(), Mask: net.CIDRMask(24, 32)}, mmdbtype.Map{
+			"country_code": mmdbtype.String("KR"), "latitude": mmdbtype.Float64(float64(i) / 1000), "longitude": mmdbtype.Float64(1),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "many.mmdb")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := tree.WriteTo(f); err != nil {
+		t.Fatal(err)
+	}
+	db := open(t, geo.Options{Databases: []string{path}})
+	all := func() {
+		for i := range places {
+			if l := db.Lookup(at(i)).Location; l == nil || math.Abs(l.Latitude-float64(i)/1000) > 1e-9 {
+				t.Fatalf("%s: %+v", at(i), l)
+			}
+		}
+	}
+	all()
+	if n := testing.AllocsPerRun(2, all); n > places/100 {
+		t.Errorf("%v allocations for %d lookups of what was looked up before", n, places)
 	}
 }
 

@@ -36,14 +36,21 @@ const EarthRadiusKm = 6371.0088
 // DistanceKm returns the great-circle distance of a and b in kilometres. Both must have coordinates and come from
 // NewLocation. It is exact over the antimeridian and the poles, and for points close together, because it measures
 // the chord.
-func DistanceKm(a, b *Location) float64 {
+func DistanceKm(a, b *Location) float64 { return KmOfChord(Chord(a, b)) }
+
+// Chord returns the straight line between a and b, in radii of the earth: 0 to 2. It grows with DistanceKm, so that many
+// distances are compared without trigonometry. Both must have coordinates and come from NewLocation.
+func Chord(a, b *Location) float64 {
 	dx, dy, dz := a.x-b.x, a.y-b.y, a.z-b.z
-	half := math.Sqrt(dx*dx+dy*dy+dz*dz) / 2
-	if half > 1 {
-		half = 1
-	}
-	return 2 * EarthRadiusKm * math.Asin(half)
+	return math.Sqrt(dx*dx + dy*dy + dz*dz)
 }
+
+// KmOfChord returns the great-circle distance in kilometres of two points that are a chord apart.
+func KmOfChord(chord float64) float64 { return 2 * EarthRadiusKm * math.Asin(min(chord/2, 1)) }
+
+// ChordOfKm returns the chord between two points that are km, at least 0, apart on a great circle; 2, all of the globe's
+// width, from half of its circumference on.
+func ChordOfKm(km float64) float64 { return 2 * math.Sin(min(km/(2*EarthRadiusKm), math.Pi/2)) }
 
 // An Override places a prefix by the operator's word, before any database.
 type Override struct {

@@ -39,6 +39,25 @@ func TestDistanceKm(t *testing.T) {
 	}
 }
 
+// Chords order places as distances do, and both ways of turning one into the other undo each other.
+func TestChord(t *testing.T) {
+	half := math.Pi * geo.EarthRadiusKm
+	last := -1.0
+	for _, km := range []float64{0, 1e-3, 1, 100, half / 2, half - 1, half} {
+		chord := geo.ChordOfKm(km)
+		if chord <= last || chord > 2 {
+			t.Errorf("%v km: chord %v after %v", km, chord, last)
+		}
+		if got := geo.KmOfChord(chord); math.Abs(got-km) > 1e-3 {
+			t.Errorf("%v km came back as %v", km, got)
+		}
+		last = chord
+	}
+	if got := geo.ChordOfKm(math.Inf(1)); got != 2 {
+		t.Errorf("a distance beyond the globe: chord %v", got)
+	}
+}
+
 func TestSpecial(t *testing.T) {
 	for network, addresses := range map[string]string{
 		"0.0.0.0/8":         "0.0.0.0 0.255.255.255",

@@ -95,29 +95,3 @@ func TestQueryGrows(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkDecide(b *testing.B) {
-	for _, n := range []int{3, 10, 100} {
-		b.Run(fmt.Sprintf("default/%d", n), func(b *testing.B) {
-			w := busy(b, n)
-			c, q := build(b, defaultChain...), w.query()
-			q.ECS = prefixOf("20.1.2.0/24")
-			var d policy.Decision
-			for b.Loop() {
-				q.Turn++
-				c.Decide(q, &d)
-			}
-		})
-	}
-	for _, method := range []string{"static=round-robin", "static=weighted", "static=hash"} {
-		b.Run(method+"/10", func(b *testing.B) {
-			w := busy(b, 10)
-			c, q := build(b, "health", method), w.query()
-			var d policy.Decision
-			for b.Loop() {
-				q.Turn++
-				c.Decide(q, &d)
-			}
-		})
-	}
-}

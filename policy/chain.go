@@ -118,6 +118,9 @@ func (c *Chain) Decide(q *Query, d *Decision) {
 		}
 		first := q.scratch.set[0].Member
 		d.Members[d.N] = first
+		if d.N+1 == answers {
+			continue // nobody reads the rest
+		}
 		q.scratch.all = partition(q.scratch.all, nil, func(c *Candidate) bool { return c.Member != first })
 		q.Trace = nil // it tells of the first answer
 	}
@@ -229,7 +232,7 @@ func (q *Query) gather(name string, staged bool) Reason {
 		if c.Forced >= state.ForcedDown {
 			return false
 		}
-		moved := q.moved(c.Member) != nil
+		moved := len(c.Moved) > 0 && q.moved(c.Member) != nil
 		s.apart = s.apart || moved
 		return !moved
 	})
@@ -315,7 +318,9 @@ func partition(set []Candidate, aside *[]Candidate, keep func(*Candidate) bool) 
 	n := 0
 	for i := range set {
 		if keep(&set[i]) {
-			set[n] = set[i]
+			if n != i { // mostly all are kept
+				set[n] = set[i]
+			}
 			n++
 		} else if aside != nil {
 			*aside = append(*aside, set[i])

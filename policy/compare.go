@@ -8,7 +8,9 @@ func keep(set []Candidate, accept func(*Candidate) bool) int {
 	n := 0
 	for i := range set {
 		if accept(&set[i]) {
-			set[n], set[i] = set[i], set[n]
+			if n != i { // mostly all are kept
+				set[n], set[i] = set[i], set[n]
+			}
 			n++
 		}
 	}

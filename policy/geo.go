@@ -121,7 +121,7 @@ func (l level) keep(set []Candidate, from *state.Location, site string, toleranc
 		switch {
 		case c.NoData:
 		case l == levelDistance:
-			c.Value = state.DistanceKm(from, to)
+			c.Value = state.Chord(from, to) // grows with the distance, and costs no trigonometry
 		case l.of(to) == l.of(from) && (l != levelSubdivision || to.Country == from.Country):
 			c.Value = 0
 		default:
@@ -133,7 +133,7 @@ func (l level) keep(set []Candidate, from *state.Location, site string, toleranc
 	case known < 2:
 		return Abstain
 	case l == levelDistance:
-		return keepUpTo(set, best+toleranceKm)
+		return keepUpTo(set, max(best, state.ChordOfKm(state.KmOfChord(best)+toleranceKm))) // rounding must not lose the best
 	case best > 0:
 		return len(set) // no site is there: the unknown ones are no better than the others
 	}

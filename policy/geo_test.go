@@ -1,6 +1,8 @@
 package policy_test
 
 import (
+	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"gslbd/geo"
@@ -150,6 +152,26 @@ func TestGeoTolerance(t *testing.T) {
 }
 
 // The scope is of the entry that was found, or of the hole between the entries, and of the special-purpose networks.
+// Without a tolerance the nearest alone is kept, and never nobody: what is compared must not be lost to rounding.
+func TestGeoWithoutTolerance(t *testing.T) {
+	rng := rand.New(rand.NewPCG(6, 1))
+	for i := range 2000 {
+		w := newWorld("a", "b")
+		w.place("a", "AS", "KR", rng.Float64()*180-90, rng.Float64()*360-180)
+		w.place("b", "AS", "KR", rng.Float64()*180-90, rng.Float64()*360-180)
+		client := geo.Location{Latitude: rng.Float64()*180 - 90, Longitude: rng.Float64()*360 - 180, HasCoordinates: true}
+		w.overrides(t, geo.Override{Prefix: prefixOf("8.0.0.0/8"), Location: client})
+		from, want := geo.NewLocation(client), "a"
+		if geo.DistanceKm(from, w.of("b").Site.Location) < geo.DistanceKm(from, w.of("a").Site.Location) {
+			want = "b"
+		}
+		_, _, trace := w.decide(buildOptions(t, policy.StepOptions{Metric: "geo", Levels: []string{"distance"}}))
+		if got, _, _ := strings.Cut(kept(trace, "geo"), "="); got != want || trace.Steps[0].Verdict != policy.VerdictDecided {
+			t.Fatalf("case %d: %s: %s, want %s", i, trace.Steps[0].Verdict, kept(trace, "geo"), want)
+		}
+	}
+}
+
 func TestGeoScope(t *testing.T) {
 	c := build(t, "geo")
 	for prefix, want := range map[string]uint8{

@@ -9,5 +9,14 @@ import (
 // DistanceKm is geo.DistanceKm, for packages that may not import geo.
 func DistanceKm(a, b *Location) float64 { return geo.DistanceKm(a, b) }
 
+// Chord is geo.Chord, for packages that may not import geo.
+func Chord(a, b *Location) float64 { return geo.Chord(a, b) }
+
+// KmOfChord is geo.KmOfChord, for packages that may not import geo.
+func KmOfChord(chord float64) float64 { return geo.KmOfChord(chord) }
+
+// ChordOfKm is geo.ChordOfKm, for packages that may not import geo.
+func ChordOfKm(km float64) float64 { return geo.ChordOfKm(km) }
+
 // Special is geo.Special, for packages that may not import geo.
 func Special(addr netip.Addr) (length int, ok bool) { return geo.Special(addr) }

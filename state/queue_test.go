@@ -1,6 +1,7 @@
 package state
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 )
@@ -24,5 +25,38 @@ func TestQueueForgetsDroppedTargets(t *testing.T) {
 		if item.due.Before((*q)[0].due) {
 			t.Fatal("the first is not the earliest")
 		}
+	}
+}
+
+// A large table is pruned a part at a time, so that no sweep takes long, and whole in the end.
+func TestPruneInParts(t *testing.T) {
+	const networks = 4096
+	at := time.Unix(1_800_000_000, 0)
+	table := NewRTTTable(RTTConfig{MaxTargets: 10 * networks})
+	for i := range networks {
+		resolver := netip.AddrFrom4([4]byte{20, byte(i >> 8), byte(i), 1})
+		table.Add(1, []RTTSample{{Resolver: resolver, RTT: time.Millisecond}}, at)
+		table.Add(2, []RTTSample{{Resolver: resolver, RTT: time.Millisecond}}, at.Add(time.Hour))
+	}
+	later := at.Add(90 * time.Minute)
+	left := func() (values int) {
+		table.each(func(e *rttEntry) { values += len(e.row.Load().Values) })
+		return values
+	}
+	table.prune(later, time.Hour)
+	if n := left(); n < 2*networks*9/10 || n == 2*networks {
+		t.Errorf("%d of %d values are left after one part", n, 2*networks)
+	}
+	for range 15 {
+		table.prune(later, time.Hour)
+	}
+	if n := left(); n != networks || table.Len() != networks {
+		t.Errorf("%d values of %d networks are left, want the younger one of each", n, table.Len())
+	}
+	for range 16 {
+		table.prune(later.Add(time.Hour), time.Hour)
+	}
+	if table.Len() != 0 {
+		t.Errorf("%d networks are left of those too old", table.Len())
 	}
 }

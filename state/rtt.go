@@ -33,6 +33,8 @@ type RTTTable struct {
 	shardBits    int
 	gone         *rttEntry // stands where an entry was deleted
 
+	pruning atomic.Uint32 // the shard that prune takes next
+
 	quota sync.Mutex
 	// Guarded by quota: how many rows each site has for networks that never asked here.
 	unasked map[uint16]int
@@ -59,6 +61,18 @@ type rttEntry struct {
 // An RTTRow is what is known of one client network. It is immutable.
 type RTTRow struct {
 	Values []RTTValue
+
+	oldest time.Time // the earliest Newest
+}
+
+func newRow(values []RTTValue) *RTTRow {
+	r := &RTTRow{Values: values}
+	for i := range values {
+		if i == 0 || values[i].Newest.Before(r.oldest) {
+			r.oldest = values[i].Newest
+		}
+	}
+	return r
 }
 
 // An RTTValue is one site's median round trip to a client network.
@@ -328,30 +342,28 @@ func (t *RTTTable) remove(sh *rttShard, slot *atomic.Pointer[rttEntry], e *rttEn
 	sh.live--
 }
 
-// prune drops values that are older than keep, and the rows that have none left.
+// prune drops values of one shard that are older than keep, and the rows that have none left; the next call takes the next
+// shard. All at once would take seconds where there are a million rows, and the queries' time where cores are few.
 func (t *RTTTable) prune(now time.Time, keep time.Duration) {
-	for i := range t.shards {
-		sh := &t.shards[i]
-		sh.mu.Lock()
-		slots := *sh.slots.Load()
-		for j := range slots {
-			e := slots[j].Load()
-			if e == nil || e == t.gone {
-				continue
-			}
-			row := e.row.Load()
-			old := func(v RTTValue) bool { return now.Sub(v.Newest) >= keep }
-			if !slices.ContainsFunc(row.Values, old) {
-				continue
-			}
-			left := slices.DeleteFunc(slices.Clone(row.Values), old)
-			if len(left) == 0 {
-				t.remove(sh, &slots[j], e)
-			} else {
-				e.row.Store(&RTTRow{Values: left})
-			}
+	sh := &t.shards[(t.pruning.Add(1)-1)%uint32(len(t.shards))]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	slots := *sh.slots.Load()
+	for j := range slots {
+		e := slots[j].Load()
+		if e == nil || e == t.gone {
+			continue
 		}
-		sh.mu.Unlock()
+		row := e.row.Load()
+		if now.Sub(row.oldest) < keep {
+			continue
+		}
+		left := slices.DeleteFunc(slices.Clone(row.Values), func(v RTTValue) bool { return now.Sub(v.Newest) >= keep })
+		if len(left) == 0 {
+			t.remove(sh, &slots[j], e)
+		} else {
+			e.row.Store(newRow(left))
+		}
 	}
 }
 
@@ -399,18 +411,18 @@ func (e *rttEntry) addr() netip.Addr {
 
 // with returns the row with one more sample of the site. r may be nil.
 func (r *RTTRow) with(siteID uint16, rtt time.Duration, at time.Time) *RTTRow {
-	next := &RTTRow{}
+	var values []RTTValue
 	i := -1
 	if r != nil {
 		i = slices.IndexFunc(r.Values, func(v RTTValue) bool { return v.SiteID == siteID })
-		next.Values = make([]RTTValue, len(r.Values), len(r.Values)+1)
-		copy(next.Values, r.Values)
+		values = make([]RTTValue, len(r.Values), len(r.Values)+1)
+		copy(values, r.Values)
 	}
 	if i < 0 {
-		i = len(next.Values)
-		next.Values = append(next.Values, RTTValue{SiteID: siteID})
+		i = len(values)
+		values = append(values, RTTValue{SiteID: siteID})
 	}
-	v := &next.Values[i]
+	v := &values[i]
 	us := time32(min(max(rtt.Microseconds(), 1), 1<<32-1))
 	// An agent sends a sample again until each gslbd has acknowledged it; the same one counts once.
 	if v.n > 0 && v.samples[v.n-1] == us && at.Sub(v.Newest).Abs() < time.Second {
@@ -426,7 +438,7 @@ func (r *RTTRow) with(siteID uint16, rtt time.Duration, at time.Time) *RTTRow {
 		v.Newest = at
 	}
 	v.RTT = v.median()
-	return next
+	return newRow(values)
 }
 
 // median returns the middle of the samples; of an even number, the mean of the two in the middle.

@@ -3,6 +3,7 @@ package dns
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -23,6 +24,9 @@ const (
 	// controlSize holds one packet info record of either family (CMSG_SPACE of at most 20 octets).
 	controlSize = 64
 )
+
+// mostSockets is how many UDP sockets share an address at most.
+const mostSockets = math.MaxInt
 
 // A message is the kernel's struct mmsghdr.
 type message struct {
@@ -249,4 +253,30 @@ func (w *udpWorker) sendBatch(fd uintptr) bool {
 		}
 	}
 	return true
+}
+
+// controlUDP sets the options of a UDP socket. A wildcard socket must learn which address was asked; the rest is best
+// effort.
+func controlUDP(fd int, v6, wildcard bool) error {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	}
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer)
+	}
+	// A forged ICMP "fragmentation needed" must not make us send fragments, in which answers can be forged: the
+	// path's MTU is left out of account, and replies are small enough anyway.
+	if v6 {
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_OMIT)
+	} else {
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_OMIT)
+	}
+	switch {
+	case !wildcard:
+		return nil
+	case v6:
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+	default:
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+	}
 }

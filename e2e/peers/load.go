@@ -1,0 +1,291 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	batch = 32
+
+	// window is how many queries a client has on the way when it asks as fast as it gets answers.
+	window = 256
+
+	// lostAfter is how long a client waits for any answer before it takes all that are on the way for lost.
+	lostAfter = 200 * time.Millisecond
+)
+
+// A load is what one client saw.
+type load struct {
+	answered, lost, wrong int
+	took                  time.Duration
+	latencies             []uint32 // microseconds, sorted; of a paced client
+}
+
+func (l load) rate() float64 { return float64(l.answered) / l.took.Seconds() }
+
+// percentile returns a latency; share is 0 to 1.
+func (l load) percentile(share float64) time.Duration {
+	if len(l.latencies) == 0 {
+		return 0
+	}
+	return time.Duration(l.latencies[int(share*float64(len(l.latencies)-1))]) * time.Microsecond
+}
+
+type message struct {
+	hdr unix.Msghdr
+	n   uint32
+	_   [4]byte
+}
+
+// A client asks one server over UDP in batches. dnsperf sends one query a call, and is itself the limit where a server is
+// fast.
+type client struct {
+	fd       int
+	queries  [][]byte
+	expected int // rcode; with 0, at least one answer is expected too; below 0, anything
+	at       int // in queries
+	id       uint16
+	onTheWay int
+	sentAt   [1 << 16]int64 // by id, nanoseconds after start; 0: not on the way
+	start    time.Time
+
+	out, in       [batch]message
+	outVec, inVec [batch]unix.Iovec
+	outBuf, inBuf [batch][2048]byte
+}
+
+func dial(port int, queries [][]byte, expected int) (*client, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20)
+	err = errors.Join(
+		unix.Bind(fd, &unix.SockaddrInet4{Addr: netip.MustParseAddr(clientAddress).As4()}),
+		unix.Connect(fd, &unix.SockaddrInet4{Addr: netip.MustParseAddr(serverAddress).As4(), Port: port}))
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	c := &client{fd: fd, queries: queries, expected: expected, start: time.Now()}
+	for i := range batch {
+		c.outVec[i].Base, c.inVec[i].Base = &c.outBuf[i][0], &c.inBuf[i][0]
+		c.inVec[i].SetLen(len(c.inBuf[i]))
+		for m, v := range map[*message]*unix.Iovec{&c.out[i]: &c.outVec[i], &c.in[i]: &c.inVec[i]} {
+			m.hdr.Iov = v
+			m.hdr.SetIovlen(1)
+		}
+	}
+	return c, nil
+}
+
+func (c *client) close() { unix.Close(c.fd) }
+
+// run asks for so long: rate queries a second, or with rate 0 as fast as answers come.
+func (c *client) run(rate float64, long time.Duration) (load, error) {
+	var l load
+	clear(c.sentAt[:])
+	c.onTheWay = 0
+	if rate > 0 {
+		l.latencies = make([]uint32, 0, int(rate*long.Seconds())+batch)
+	}
+	begin := time.Now()
+	last := begin
+	sent := 0
+	for {
+		now := time.Now()
+		if l.took = now.Sub(begin); l.took >= long {
+			break
+		}
+		due := window - c.onTheWay
+		if rate > 0 {
+			due = min(int(rate*l.took.Seconds())-sent, 1<<15-c.onTheWay)
+		}
+		n, err := c.send(min(due, batch), now)
+		if err != nil {
+			return l, err
+		}
+		sent += n
+		got, err := c.receive(&l)
+		if err != nil {
+			return l, err
+		}
+		switch {
+		case got > 0:
+			last = now
+		case now.Sub(last) > lostAfter:
+			l.lost += c.onTheWay
+			c.onTheWay, last = 0, now
+			clear(c.sentAt[:])
+		case n == 0:
+			wait := unix.Timespec{Nsec: 20_000}
+			_, _ = unix.Ppoll([]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}, &wait, nil)
+		}
+	}
+	slices.Sort(l.latencies)
+	return l, nil
+}
+
+// send sends up to n queries and returns how many it sent.
+func (c *client) send(n int, now time.Time) (int, error) {
+	if n <= 0 {
+		return 0, nil
+	}
+	for i := range n {
+		q := c.queries[(c.at+i)%len(c.queries)]
+		id := c.id + uint16(i)
+		copy(c.outBuf[i][:], q)
+		c.outBuf[i][0], c.outBuf[i][1] = byte(id>>8), byte(id)
+		c.outVec[i].SetLen(len(q))
+	}
+	sent, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&c.out[0])), uintptr(n), 0, 0, 0)
+	switch errno {
+	case 0:
+	case unix.EAGAIN, unix.EINTR, unix.ENOBUFS:
+		return 0, nil
+	default:
+		return 0, fmt.Errorf("sendmmsg: %w", errno)
+	}
+	since := int64(now.Sub(c.start))
+	for range int(sent) {
+		c.sentAt[c.id] = since
+		c.id++
+	}
+	c.at = (c.at + int(sent)) % len(c.queries)
+	c.onTheWay += int(sent)
+	return int(sent), nil
+}
+
+// receive takes what answers there are.
+func (c *client) receive(l *load) (int, error) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&c.in[0])), batch, unix.MSG_DONTWAIT, 0, 0)
+	switch errno {
+	case 0:
+	case unix.EAGAIN, unix.EINTR, unix.ECONNREFUSED:
+		return 0, nil
+	default:
+		return 0, fmt.Errorf("recvmmsg: %w", errno)
+	}
+	since := int64(time.Since(c.start))
+	for i := range int(n) {
+		b := &c.inBuf[i]
+		id := uint16(b[0])<<8 | uint16(b[1])
+		if c.in[i].n < 12 || c.sentAt[id] == 0 {
+			continue
+		}
+		if !right(b[:c.in[i].n], c.expected) {
+			l.wrong++
+		}
+		if cap(l.latencies) > len(l.latencies) {
+			l.latencies = append(l.latencies, uint32((since-c.sentAt[id])/1000))
+		}
+		c.sentAt[id] = 0
+		c.onTheWay--
+		l.answered++
+	}
+	return int(n), nil
+}
+
+// right reports whether an answer is what is expected: an rcode, and with 0 at least one record; below 0, anything.
+func right(answer []byte, expected int) bool {
+	return expected < 0 || int(answer[3]&0xf) == expected && (expected != 0 || answer[6]|answer[7] != 0)
+}
+
+var (
+	completed = regexp.MustCompile(`Queries completed: +(\d+)`)
+	lost      = regexp.MustCompile(`Queries lost: +(\d+)`)
+	ran       = regexp.MustCompile(`Run time \(s\): +([\d.]+)`)
+	rcodes    = regexp.MustCompile(`Response codes: +([A-Z]+) `)
+)
+
+// dnsperf asks with dnsperf on the given core.
+func dnsperf(core, port int, mode, file string, expected int, long time.Duration) (load, error) {
+	cmd := exec.Command("dnsperf",
+		"-m", mode, "-B", "-d", file, "-s", serverAddress, "-a", clientAddress, "-p", strconv.Itoa(port), "-T", "1", "-c", "20", "-q", "200",
+		"-t", "2", "-l", fmt.Sprint(max(1, int(long.Seconds()+0.5))))
+	var out []byte
+	err := pinned([]int{core}, func() (err error) { out, err = cmd.CombinedOutput(); return err })
+	if err != nil {
+		return load{}, fmt.Errorf("dnsperf: %w: %s", err, out)
+	}
+	number := func(r *regexp.Regexp) float64 {
+		if m := r.FindSubmatch(out); m != nil {
+			v, _ := strconv.ParseFloat(string(m[1]), 64) // the expression matches nothing else
+			return v
+		}
+		return 0
+	}
+	l := load{answered: int(number(completed)), lost: int(number(lost)), took: time.Duration(number(ran) * float64(time.Second))}
+	if m := rcodes.FindSubmatch(out); expected >= 0 && (m == nil || string(m[1]) != map[int]string{0: "NOERROR", 3: "NXDOMAIN"}[expected]) {
+		l.wrong = l.answered
+	}
+	if l.answered == 0 {
+		return l, fmt.Errorf("dnsperf got no answer: %s", out)
+	}
+	return l, nil
+}
+
+// connect asks over TCP, with a connection for each query and some at a time.
+func connect(port int, q []byte, expected int, long time.Duration) (load, error) {
+	const atATime = 20
+	message := slices.Concat([]byte{byte(len(q) >> 8), byte(len(q))}, q)
+	from, to := net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(clientAddress), 0)), fmt.Sprintf("%s:%d", serverAddress, port)
+	begin := time.Now()
+	until := begin.Add(long)
+	var mu sync.Mutex
+	var sum load
+	var group sync.WaitGroup
+	for range atATime {
+		group.Go(func() {
+			var l load
+			answer := make([]byte, 2048)
+			dialer := net.Dialer{LocalAddr: from, Deadline: until.Add(time.Second)}
+			for time.Now().Before(until) {
+				conn, err := dialer.Dial("tcp", to)
+				if err != nil {
+					l.lost++
+					time.Sleep(time.Millisecond)
+					continue
+				}
+				_ = conn.SetDeadline(until.Add(time.Second))
+				_, err = conn.Write(message)
+				n := 0
+				for err == nil && (n < 14 || n < 2+int(answer[0])<<8+int(answer[1])) {
+					var more int
+					more, err = conn.Read(answer[n:])
+					n += more
+				}
+				conn.Close()
+				switch {
+				case err != nil:
+					l.lost++
+				default:
+					l.answered++
+					if !right(answer[2:n], expected) {
+						l.wrong++
+					}
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			sum.answered, sum.lost, sum.wrong = sum.answered+l.answered, sum.lost+l.lost, sum.wrong+l.wrong
+		})
+	}
+	group.Wait()
+	sum.took = time.Since(begin)
+	return sum, nil
+}
