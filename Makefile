@@ -15,7 +15,7 @@ PACKAGES = $(shell $(GO) list ./... | grep -v -e /e2e/lab$$ -e /e2e/patterns$$)
 .PHONY: help build run test check race e2e fuzz bench bench-peers golden geodb demo-certs clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## compile gslbd, gslb-agent and gslbctl into bin/
 	@mkdir -p $(BIN)
