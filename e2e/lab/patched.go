@@ -44,7 +44,7 @@ func WithHang(t testing.TB, dir string) string {
 	t.Helper()
 	program := filepath.Join(dir, "gslbd-with-hang")
 	const work = "\t\tcase 0:\n\t\t\tw.answer()\n"
-	out, err := Patched(dir, program, filepath.Join(project(t), "dns", "udp.go"), work, strings.Replace(work, "\t\t\tw", "\t\t\thang(w.responder.shard)\n\t\t\tw", 1), `package dns
+	out, err := Patched(dir, program, filepath.Join(project(t), "dns", "udp_linux.go"), work, strings.Replace(work, "\t\t\tw", "\t\t\thang(w.responder.shard)\n\t\t\tw", 1), `package dns
 
 import (
 	"os"
