@@ -225,11 +225,7 @@ func TestHeldJournal(t *testing.T) {
 	dir := t.TempDir()
 	holder, _, _ := openJournal(dir)
 	defer func() { _ = holder.close() }()
-	start := time.Now()
-	c := openControl(t, dir)
-	if d := time.Since(start); d > 5*time.Second {
-		t.Errorf("it took %s", d)
-	}
+	c := openControl(t, dir) // which does not wait for ever
 	if p := c.Problems(); len(p) != 1 || !strings.Contains(p[0], "another process holds the file") {
 		t.Error(p)
 	}
