@@ -94,6 +94,10 @@ type Control struct {
 	set atomic.Pointer[set] // stored with writing held
 	cfg atomic.Pointer[Config]
 
+	// evacuating is held from when somebody looks at what an evacuation would leave until it is in force: of two at once, each
+	// would count on the members that the other takes. Lock order: evacuating, writing.
+	evacuating sync.Mutex
+
 	// writing serialises whatever changes the set, from the journal to the Store, so that the Store never gets an older
 	// state after a newer one. It is held while the disk is written: nobody who only reads takes it.
 	writing   sync.Mutex

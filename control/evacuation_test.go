@@ -449,6 +449,37 @@ func TestMinServing(t *testing.T) {
 	}
 }
 
+// Two evacuations that come at the same moment must not each count on the members that the other takes.
+func TestEvacuationsAtOnce(t *testing.T) {
+	for range 20 {
+		store := fleetStore(t)
+		member := func(name string, last byte) state.MemberConfig {
+			return state.MemberConfig{Name: name, Site: name, Weight: 100, Addresses: [2]netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, last})}}
+		}
+		store.Configure(&state.Config{
+			Sites:    []state.SiteConfig{{Name: "seoul", Zone: "z1"}, {Name: "busan", Zone: "z2"}},
+			Services: []state.ServiceConfig{{Name: "one.example.com", UnknownUp: true, MinServing: 1, Members: []state.MemberConfig{member("seoul", 4), member("busan", 5)}}},
+		})
+		c := New(Options{Directory: t.TempDir(), Node: "gslb1", Store: store})
+		errs := make(chan error)
+		for _, zone := range []string{"z1", "z2"} {
+			go func() {
+				_, err := c.Evacuate(t.Context(), evacuationOf(zone), Caller{})
+				errs <- err
+			}()
+		}
+		first, second := <-errs, <-errs
+		if first == nil {
+			first, second = second, first
+		}
+		expectError(t, first, ErrRefused, "one.example.com would keep 0 members up")
+		if second != nil {
+			t.Error(second)
+		}
+		_ = c.Close()
+	}
+}
+
 func TestEvacuatedMembersAndReload(t *testing.T) {
 	w := newWorld(t)
 	c := w.open(t.TempDir())
