@@ -296,6 +296,60 @@ func TestReadOnlyFromTheStart(t *testing.T) {
 	}
 }
 
+// Where the disk that holds the orders is mounted late, over a directory that could not be written, they come into force.
+func TestMountedLate(t *testing.T) {
+	dir := mountTmpfs(t, "1m")
+	before := openControl(t, dir)
+	o := orderTo(Down, Target{Site: "seoul"})
+	mustForce(t, before, o)
+	if err := before.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	c := openControl(t, dir)
+	if all := c.Orders(); len(all) > 0 {
+		t.Fatal(all)
+	}
+	if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	c.keepUnkept()
+	if p := c.Problems(); len(p) > 0 {
+		t.Error(p)
+	}
+	if got := forced(c.opts.Store, "www.example.com"); len(c.Orders()) != 1 || got != "down - -" {
+		t.Errorf("%v, %s", c.Orders(), got)
+	}
+	_ = c.Close()
+	if all := openControl(t, dir).Orders(); len(all) != 1 || all[0].ID != o.ID {
+		t.Errorf("after a restart: %v", all)
+	}
+}
+
+// One that is damaged is left as it is, like one that was there at the start.
+func TestMountedLateAndDamaged(t *testing.T) {
+	dir := mountTmpfs(t, "1m")
+	journal := filepath.Join(dir, journalFile)
+	write(t, journal, []byte("damaged"))
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	c := openControl(t, dir)
+	if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	c.keepUnkept()
+	c.keepUnkept()
+	if p := strings.Join(c.Problems(), ""); !strings.Contains(p, "Move the file away and restart") {
+		t.Error(p)
+	}
+	if b, err := os.ReadFile(journal); string(b) != "damaged" {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}
+
 func TestFullDisk(t *testing.T) {
 	dir := mountTmpfs(t, "1m")
 	c := openControl(t, dir)
