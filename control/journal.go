@@ -69,8 +69,11 @@ func openJournal(dir string) (j *journal, recs []Record, marks map[string]string
 func (j *journal) load() (recs []Record, marks map[string]string, err error) {
 	marks = map[string]string{}
 	err = guarded(func() error {
-		if _, err := os.Stat(j.path); errors.Is(err, fs.ErrNotExist) {
+		switch info, err := os.Stat(j.path); {
+		case errors.Is(err, fs.ErrNotExist):
 			return nil
+		case err == nil && info.Size() == 0: // bbolt would try to write to it
+			return errors.New("the file is empty")
 		}
 		old, err := bbolt.Open(j.path, 0o600, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
 		if err != nil {

@@ -85,6 +85,7 @@ func TestDamagedJournals(t *testing.T) {
 	}{
 		{"garbage", func(t *testing.T, path string) { write(t, path, bytes.Repeat([]byte("garbage "), 9000)) }, 0, nil},
 		{"short garbage", func(t *testing.T, path string) { write(t, path, []byte("x")) }, 0, nil},
+		{"empty", func(t *testing.T, path string) { write(t, path, nil) }, 0, []string{"the file is empty"}},
 		{"a directory in its place", func(t *testing.T, path string) {
 			if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
 				t.Fatal(err)
