@@ -101,11 +101,22 @@ func (c *Control) latch(now time.Time) {
 	}
 }
 
-// newLatch returns a latch for the service, later than whatever ended the ones before: a clock may be behind another's.
+// newLatch returns a latch for the service, later than the ones before and whatever ended them: a clock may be behind
+// another's.
 func (s *set) newLatch(svc *state.Service, node string, now time.Time) Latch {
 	created := now
-	if f := s.lastFailbacks()[svc.Name]; f != nil && !created.After(f.Created) {
-		created = f.Created.Add(time.Millisecond)
+	after := func(t time.Time) {
+		if !created.After(t) {
+			created = t.Add(time.Millisecond)
+		}
+	}
+	if f := s.lastFailbacks()[svc.Name]; f != nil {
+		after(f.Created)
+	}
+	for _, l := range s.latches {
+		if l.Service == svc.Name {
+			after(l.Created)
+		}
 	}
 	return Latch{
 		ID: uuid.Must(uuid.NewV7()).String(), Created: created.UTC().Round(0), Service: svc.Name, Node: node,

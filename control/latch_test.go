@@ -67,6 +67,19 @@ func TestNewLatchIsLaterThanTheLastFailback(t *testing.T) {
 	}
 }
 
+// A gslbd that went back by itself and fails over again says so with a latch that stands, though the one before is of a
+// gslbd whose clock is ahead.
+func TestNewLatchIsLaterThanTheLast(t *testing.T) {
+	now := time.Now().UTC()
+	s := newSet()
+	s.add(Record{Latch: &Latch{ID: newID(), Created: now.Add(time.Minute), Service: "www", Node: "gslb2", Why: "gslb2 failed over"}})
+	l := s.newLatch(&state.Service{Name: "www", PoolSince: now, PoolWhy: "no primary member is healthy"}, "gslb1", now)
+	s.add(Record{Latch: &l})
+	if got := s.latchesInForce()["www"]; got.ID != l.ID {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestFailbackIsJudged(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
