@@ -540,6 +540,41 @@ func TestEvacuatedMembersAndReload(t *testing.T) {
 	expectError(t, err, ErrInvalid, "member, agent, exec")
 }
 
+// What is in the ledger stays out until it is restored, though a reload calls its zone another name.
+func TestEvacuatedMembersOfAZoneThatIsRenamed(t *testing.T) {
+	dir := t.TempDir()
+	c := openControl(t, dir)
+	mustEvacuate(t, c, evacuationOf("apne2-az1"))
+	member := func(name string, last byte) state.MemberConfig {
+		return state.MemberConfig{Name: name, Site: name, Addresses: [2]netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, last})}}
+	}
+	renamed := &state.Config{
+		Sites:    []state.SiteConfig{{Name: "seoul", Zone: "kr-1"}, {Name: "busan", Zone: "apne2-az2"}},
+		Services: []state.ServiceConfig{{Name: "www.example.com", UnknownUp: true, Members: []state.MemberConfig{member("seoul", 1), member("busan", 2)}}},
+	}
+	c.opts.Store.Configure(renamed)
+	expect := func(when, want string) {
+		t.Helper()
+		c.step(context.Background(), c.now())
+		if got := forced(c.opts.Store, "www.example.com"); got != want {
+			t.Errorf("%s: %s, want %s", when, got, want)
+		}
+	}
+	expect("with the reload", "evacuated -")
+	c.Set(fleetConfig)
+	expect("after it", "evacuated -")
+	_ = c.Close()
+	c = openControl(t, dir)
+	c.opts.Store.Configure(renamed)
+	c.Set(fleetConfig)
+	expect("after a restart", "evacuated -")
+	mustRestore(t, c, restorationOf("apne2-az1", ""))
+	expect("restored", "- -")
+	if got := ledger(c); got != "" {
+		t.Error(got)
+	}
+}
+
 // Only what is missing is evacuated, and a retry of that is the same evacuation.
 func TestMissingTypes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
