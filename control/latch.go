@@ -154,8 +154,12 @@ func (c *Control) failback(ctx context.Context, f Failback) (Receipt, error) {
 			}
 			return Receipt{}, fmt.Errorf("control: %w: no service %s; there are %s", ErrNotFound, quote(f.Service), known)
 		}
-		// Those that are not older than the failback are named, since a clock may be ahead of the operator's.
+		// Those that are not older than the failback are named, since a clock may be ahead of the operator's. It is later than
+		// the last one, whoever's clock was ahead: that is how the Store knows that it is another.
 		f.Service, f.Latches = svc.Name, nil
+		if last := set.lastFailbacks()[svc.Name]; last != nil && !f.Created.After(last.Created) {
+			f.Created = last.Created.Add(time.Millisecond)
+		}
 		latched := false
 		ends := set.latchEnds()
 		for id, l := range set.latches {
