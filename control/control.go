@@ -94,6 +94,10 @@ type Control struct {
 	set atomic.Pointer[set] // stored with writing held
 	cfg atomic.Pointer[Config]
 
+	// evacuating is held from when somebody looks at what an evacuation would leave until it is in force: of two at once, each
+	// would count on the members that the other takes. Lock order: evacuating, writing.
+	evacuating sync.Mutex
+
 	// writing serialises whatever changes the set, from the journal to the Store, so that the Store never gets an older
 	// state after a newer one. It is held while the disk is written: nobody who only reads takes it.
 	writing   sync.Mutex
@@ -418,18 +422,11 @@ func (c *Control) mark(key string) string {
 	return c.marks[key]
 }
 
-// allMarks returns all marks. The caller holds writing.
-func (c *Control) allMarks() map[string]string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return maps.Clone(c.marks)
-}
-
 // keepUnkept tries again to journal what it did not take, and to make a journal that could not be made.
 func (c *Control) keepUnkept() {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	if c.journal != nil && c.journal.retry(slices.Collect(c.set.Load().all()), c.allMarks()) {
+	if c.journal != nil && c.journal.retry(c.found) {
 		clear(c.unkept)
 		c.kept(nil)
 		c.log.Info("orders are accepted again")
@@ -437,6 +434,28 @@ func (c *Control) keepUnkept() {
 	if len(c.unkept) > 0 {
 		c.kept(c.write(slices.Collect(maps.Values(c.unkept)), nil, nil))
 	}
+}
+
+// found puts in force what a journal holds that was read late, and returns all that it is to hold. The caller holds writing.
+func (c *Control) found(recs []Record, marks map[string]string) ([]Record, map[string]string) {
+	var fresh []Record
+	set := c.set.Load()
+	for _, r := range recs {
+		if m, added := set.merged(r); added {
+			fresh = append(fresh, m)
+		}
+	}
+	c.mu.Lock()
+	maps.Copy(marks, c.marks)
+	known := len(c.marks)
+	c.mu.Unlock()
+	if len(fresh) > 0 || len(marks) > known {
+		c.adopt(fresh, marks)
+	}
+	if c.etcd != nil {
+		c.etcd.offer(fresh)
+	}
+	return slices.Collect(c.set.Load().all()), marks
 }
 
 // missing marks the services that latches and failbacks are of and that are not configured, with the time at which that

@@ -74,6 +74,8 @@ func (c *Control) Evacuate(ctx context.Context, r EvacuationRequest, by Caller) 
 }
 
 func (c *Control) evacuate(ctx context.Context, r EvacuationRequest) (Receipt, error) {
+	c.evacuating.Lock()
+	defer c.evacuating.Unlock()
 	v := c.view(c.now())
 	e := v.normal(r.Evacuation)
 	receipt := Receipt{ID: e.ID, Node: c.opts.Node, Warnings: []string{}}

@@ -24,8 +24,9 @@ type picture struct {
 	*view
 	all    []*evacuation // the oldest first, also those that are over
 	inZone map[string][]*evacuation
-	zones  map[string]*zone // those of evacuations, by id
-	drain  map[string]bool  // zones whose agents are to drain, by id
+	zones  map[string]*zone         // those of evacuations, by id
+	held   map[string][]*evacuation // by SERVICE/MEMBER: those that have it in the ledger, wherever its site stands now
+	drain  map[string]bool          // zones whose agents are to drain, by id
 	back   map[string][]state.DrainedServers
 }
 
@@ -137,7 +138,7 @@ func (e *Evacuation) share(now time.Time) (share float64, next time.Time) {
 // newPicture works out what the evacuations of the view come to.
 func newPicture(v *view) *picture {
 	pic := &picture{
-		view: v, inZone: map[string][]*evacuation{}, zones: map[string]*zone{}, drain: map[string]bool{},
+		view: v, inZone: map[string][]*evacuation{}, zones: map[string]*zone{}, held: map[string][]*evacuation{}, drain: map[string]bool{},
 		back: map[string][]state.DrainedServers{},
 	}
 	if len(v.evacuations) == 0 {
@@ -195,6 +196,11 @@ func newPicture(v *view) *picture {
 	})
 	for _, e := range pic.all {
 		pic.inZone[e.zone.id] = append(pic.inZone[e.zone.id], e)
+		if p := e.part(TypeMember); p != nil {
+			for _, t := range p.lines {
+				pic.held[t.Resource] = append(pic.held[t.Resource], e)
+			}
+		}
 	}
 	pic.survey()
 	for _, e := range pic.all {
@@ -227,11 +233,27 @@ func (pic *picture) survey() {
 	}
 	for _, svc := range pic.snap.Services {
 		for _, m := range svc.Members {
-			if z := pic.zones[pic.names.zoneID(m.Site.Zone)]; z != nil {
-				z.add(svc, m)
+			at := pic.zones[pic.names.zoneID(m.Site.Zone)]
+			if at != nil {
+				at.add(svc, m)
+			}
+			seen := []*zone{at}
+			for _, e := range pic.holding(svc.Name, m.Name) {
+				if !slices.Contains(seen, e.zone) {
+					seen = append(seen, e.zone)
+					e.zone.add(svc, m)
+				}
 			}
 		}
 	}
+}
+
+// holding returns the evacuations that have the member in the ledger.
+func (pic *picture) holding(service, member string) []*evacuation {
+	if len(pic.held) == 0 {
+		return nil
+	}
+	return pic.held[service+"/"+member]
 }
 
 func (z *zone) add(svc *state.Service, m *state.Member) {
@@ -444,7 +466,13 @@ func (t *Taken) server() (site, virtualServer string) {
 func (v *view) evacuationForce(service, member, site, zone string) state.Force {
 	pic := v.picture()
 	var f state.Force
-	for _, e := range pic.inZone[v.names.zoneID(zone)] {
+	in := pic.inZone[v.names.zoneID(zone)]
+	for _, e := range pic.holding(service, member) {
+		if !slices.Contains(in, e) {
+			in = append(slices.Clip(in), e)
+		}
+	}
+	for _, e := range in {
 		p := e.part(TypeMember)
 		if p == nil || p.ended || p.free || v.ended(e.takenID(TypeMember, service+"/"+member)) != nil {
 			continue

@@ -449,6 +449,37 @@ func TestMinServing(t *testing.T) {
 	}
 }
 
+// Two evacuations that come at the same moment must not each count on the members that the other takes.
+func TestEvacuationsAtOnce(t *testing.T) {
+	for range 20 {
+		store := fleetStore(t)
+		member := func(name string, last byte) state.MemberConfig {
+			return state.MemberConfig{Name: name, Site: name, Weight: 100, Addresses: [2]netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, last})}}
+		}
+		store.Configure(&state.Config{
+			Sites:    []state.SiteConfig{{Name: "seoul", Zone: "z1"}, {Name: "busan", Zone: "z2"}},
+			Services: []state.ServiceConfig{{Name: "one.example.com", UnknownUp: true, MinServing: 1, Members: []state.MemberConfig{member("seoul", 4), member("busan", 5)}}},
+		})
+		c := New(Options{Directory: t.TempDir(), Node: "gslb1", Store: store})
+		errs := make(chan error)
+		for _, zone := range []string{"z1", "z2"} {
+			go func() {
+				_, err := c.Evacuate(t.Context(), evacuationOf(zone), Caller{})
+				errs <- err
+			}()
+		}
+		first, second := <-errs, <-errs
+		if first == nil {
+			first, second = second, first
+		}
+		expectError(t, first, ErrRefused, "one.example.com would keep 0 members up")
+		if second != nil {
+			t.Error(second)
+		}
+		_ = c.Close()
+	}
+}
+
 func TestEvacuatedMembersAndReload(t *testing.T) {
 	w := newWorld(t)
 	c := w.open(t.TempDir())
@@ -507,6 +538,41 @@ func TestEvacuatedMembersAndReload(t *testing.T) {
 	expectError(t, err, ErrNotFound, `no zone "mars"`, "apne2-az1, use1-az1")
 	_, err = c.Restore(context.Background(), restorationOf("", "pod"), Caller{})
 	expectError(t, err, ErrInvalid, "member, agent, exec")
+}
+
+// What is in the ledger stays out until it is restored, though a reload calls its zone another name.
+func TestEvacuatedMembersOfAZoneThatIsRenamed(t *testing.T) {
+	dir := t.TempDir()
+	c := openControl(t, dir)
+	mustEvacuate(t, c, evacuationOf("apne2-az1"))
+	member := func(name string, last byte) state.MemberConfig {
+		return state.MemberConfig{Name: name, Site: name, Addresses: [2]netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, last})}}
+	}
+	renamed := &state.Config{
+		Sites:    []state.SiteConfig{{Name: "seoul", Zone: "kr-1"}, {Name: "busan", Zone: "apne2-az2"}},
+		Services: []state.ServiceConfig{{Name: "www.example.com", UnknownUp: true, Members: []state.MemberConfig{member("seoul", 1), member("busan", 2)}}},
+	}
+	c.opts.Store.Configure(renamed)
+	expect := func(when, want string) {
+		t.Helper()
+		c.step(context.Background(), c.now())
+		if got := forced(c.opts.Store, "www.example.com"); got != want {
+			t.Errorf("%s: %s, want %s", when, got, want)
+		}
+	}
+	expect("with the reload", "evacuated -")
+	c.Set(fleetConfig)
+	expect("after it", "evacuated -")
+	_ = c.Close()
+	c = openControl(t, dir)
+	c.opts.Store.Configure(renamed)
+	c.Set(fleetConfig)
+	expect("after a restart", "evacuated -")
+	mustRestore(t, c, restorationOf("apne2-az1", ""))
+	expect("restored", "- -")
+	if got := ledger(c); got != "" {
+		t.Error(got)
+	}
 }
 
 // Only what is missing is evacuated, and a retry of that is the same evacuation.

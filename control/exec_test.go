@@ -49,7 +49,6 @@ func TestProgramRuns(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			x := ExecConfig{Command: script(t, c.body, "fleet"), Timeout: c.timeout}
-			begin := time.Now()
 			_, err := x.list(context.Background())
 			switch {
 			case c.want == "" && err != nil:
@@ -58,9 +57,6 @@ func TestProgramRuns(t *testing.T) {
 				t.Fatalf("error %v, want one with %q", err, c.want)
 			case err != nil && len(err.Error()) > 1000:
 				t.Errorf("an error of %d bytes", len(err.Error()))
-			}
-			if d := time.Since(begin); d > 20*time.Second {
-				t.Errorf("it took %s", d)
 			}
 		})
 	}

@@ -54,18 +54,7 @@ type journal struct {
 // pages), and a crash while the file is made leaves none that looks damaged.
 func openJournal(dir string) (j *journal, recs []Record, marks map[string]string) {
 	j = &journal{path: filepath.Join(dir, journalFile)}
-	marks = map[string]string{}
-	err := guarded(func() error {
-		if _, err := os.Stat(j.path); errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		old, err := bbolt.Open(j.path, 0o600, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
-		if err != nil {
-			return err
-		}
-		recs, err = j.read(old, marks)
-		return errors.Join(err, guarded(old.Close))
-	})
+	recs, marks, err := j.load()
 	if err == nil {
 		j.again = true
 		err = j.make(recs, marks)
@@ -74,6 +63,26 @@ func openJournal(dir string) (j *journal, recs []Record, marks map[string]string
 		j.fault = j.advice(err, len(recs))
 	}
 	return j, recs, marks
+}
+
+// load reads what the file holds: all of it unless it returns an error. Where there is no file, that is nothing.
+func (j *journal) load() (recs []Record, marks map[string]string, err error) {
+	marks = map[string]string{}
+	err = guarded(func() error {
+		switch info, err := os.Stat(j.path); {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err == nil && info.Size() == 0: // bbolt would try to write to it
+			return errors.New("the file is empty")
+		}
+		old, err := bbolt.Open(j.path, 0o600, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
+		if err != nil {
+			return err
+		}
+		recs, err = j.read(old, marks)
+		return errors.Join(err, guarded(old.Close))
+	})
+	return recs, marks, err
 }
 
 // make makes the journal anew with what it is to hold. The caller holds mu, or is alone.
@@ -85,12 +94,23 @@ func (j *journal) make(recs []Record, marks map[string]string) error {
 	return err
 }
 
-// retry makes the journal, which could not be made when it was opened, with what it is to hold. ok is false if it takes
-// records already, if it would lose what could not be read, and if it cannot be made yet.
-func (j *journal) retry(recs []Record, marks map[string]string) (ok bool) {
+// retry makes the journal, which could not be made when it was opened. There may be another file by now, on a disk that was
+// mounted late: found is given what can be read of it, and returns all that the journal is to hold. ok is false if it takes
+// records already, if it would lose what cannot be read, and if it cannot be made yet.
+func (j *journal) retry(found func([]Record, map[string]string) ([]Record, map[string]string)) (ok bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.again && j.make(recs, marks) == nil
+	if !j.again {
+		return false
+	}
+	recs, marks, err := j.load()
+	all, marks := found(recs, marks)
+	if err != nil {
+		j.again = false
+		j.fault = j.advice(err, len(recs))
+		return false
+	}
+	return j.make(all, marks) == nil
 }
 
 // create makes the journal anew with what it is to hold, and opens it.

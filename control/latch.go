@@ -101,11 +101,22 @@ func (c *Control) latch(now time.Time) {
 	}
 }
 
-// newLatch returns a latch for the service, later than whatever ended the ones before: a clock may be behind another's.
+// newLatch returns a latch for the service, later than the ones before and whatever ended them: a clock may be behind
+// another's.
 func (s *set) newLatch(svc *state.Service, node string, now time.Time) Latch {
 	created := now
-	if f := s.lastFailbacks()[svc.Name]; f != nil && !created.After(f.Created) {
-		created = f.Created.Add(time.Millisecond)
+	after := func(t time.Time) {
+		if !created.After(t) {
+			created = t.Add(time.Millisecond)
+		}
+	}
+	if f := s.lastFailbacks()[svc.Name]; f != nil {
+		after(f.Created)
+	}
+	for _, l := range s.latches {
+		if l.Service == svc.Name {
+			after(l.Created)
+		}
 	}
 	return Latch{
 		ID: uuid.Must(uuid.NewV7()).String(), Created: created.UTC().Round(0), Service: svc.Name, Node: node,
@@ -143,8 +154,12 @@ func (c *Control) failback(ctx context.Context, f Failback) (Receipt, error) {
 			}
 			return Receipt{}, fmt.Errorf("control: %w: no service %s; there are %s", ErrNotFound, quote(f.Service), known)
 		}
-		// Those that are not older than the failback are named, since a clock may be ahead of the operator's.
+		// Those that are not older than the failback are named, since a clock may be ahead of the operator's. It is later than
+		// the last one, whoever's clock was ahead: that is how the Store knows that it is another.
 		f.Service, f.Latches = svc.Name, nil
+		if last := set.lastFailbacks()[svc.Name]; last != nil && !f.Created.After(last.Created) {
+			f.Created = last.Created.Add(time.Millisecond)
+		}
 		latched := false
 		ends := set.latchEnds()
 		for id, l := range set.latches {

@@ -67,6 +67,19 @@ func TestNewLatchIsLaterThanTheLastFailback(t *testing.T) {
 	}
 }
 
+// A gslbd that went back by itself and fails over again says so with a latch that stands, though the one before is of a
+// gslbd whose clock is ahead.
+func TestNewLatchIsLaterThanTheLast(t *testing.T) {
+	now := time.Now().UTC()
+	s := newSet()
+	s.add(Record{Latch: &Latch{ID: newID(), Created: now.Add(time.Minute), Service: "www", Node: "gslb2", Why: "gslb2 failed over"}})
+	l := s.newLatch(&state.Service{Name: "www", PoolSince: now, PoolWhy: "no primary member is healthy"}, "gslb1", now)
+	s.add(Record{Latch: &l})
+	if got := s.latchesInForce()["www"]; got.ID != l.ID {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestFailbackIsJudged(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -257,8 +270,9 @@ func TestManualFailbackOfAFleet(t *testing.T) {
 			time.Sleep(time.Second)
 			return one.opts.Store.Snapshot().Services[0].Pool.String() + " " + two.opts.Store.Snapshot().Services[0].Pool.String()
 		}
+		ahead := 25 * time.Second // the clock of who gives the first failback
 		failback := func(c *Control) (Receipt, error) {
-			return c.Failback(ctx, Failback{ID: newID(), Created: time.Now().UTC(), Author: "kim", Service: "db.example.com"}, Caller{})
+			return c.Failback(ctx, Failback{ID: newID(), Created: time.Now().Add(ahead).UTC(), Author: "kim", Service: "db.example.com"}, Caller{})
 		}
 		for _, c := range []*Control{one, two} {
 			check(c, "a", true)
@@ -292,6 +306,14 @@ func TestManualFailbackOfAFleet(t *testing.T) {
 		check(two, "a", false)
 		if got := pools(); got != "backup backup" {
 			t.Errorf("pools after another failure: %s", got)
+		}
+		check(two, "a", true)
+		ahead = 0 // so that it is older than the first
+		if r, err := failback(one); err != nil || r.Repeated {
+			t.Errorf("another failback: %+v, %v", r, err)
+		}
+		if got := pools(); got != "primary primary" {
+			t.Errorf("pools after another failback: %s", got)
 		}
 		cancel()
 		running.Wait()

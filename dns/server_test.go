@@ -332,16 +332,17 @@ func TestLargeQuery(t *testing.T) {
 	}
 }
 
-// TestIdle checks that a connection without a query, or with one that never ends, is closed in time and by a FIN.
+// TestIdle checks that a connection without a query, or with one that never ends, is closed by a FIN, and not before its
+// time.
 func TestIdle(t *testing.T) {
 	s := start(t, dns.Options{TCP: dns.TCPOptions{IdleTimeout: 300 * time.Millisecond}})
+	began := time.Now()
 	silent, dripping := s.dial("tcp"), s.dial("tcp")
 	if _, err := silent.Write(frame(t, question("www.gslb.test.", "A"))); err != nil {
 		t.Fatal(err)
 	}
 	m, err := readFrame(silent)
 	wantWWW(t, m, err)
-	began := time.Now()
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -360,7 +361,7 @@ func TestIdle(t *testing.T) {
 		if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 			t.Errorf("%d octets, %v", n, err)
 		}
-		if d := time.Since(began); d < 150*time.Millisecond || d > 3*time.Second {
+		if d := time.Since(began); d < 150*time.Millisecond {
 			t.Errorf("closed after %v", d)
 		}
 	}
@@ -433,9 +434,10 @@ func TestShedding(t *testing.T) {
 	}
 }
 
-// TestSlowReader checks that a client that does not read holds up nobody.
+// TestSlowReader checks that a client that does not read holds up nobody. Whoever waited for it would wait for its idle
+// timeout, which is longer than the test's connections last.
 func TestSlowReader(t *testing.T) {
-	s := start(t, dns.Options{Workers: 1, TCP: dns.TCPOptions{IdleTimeout: time.Second}})
+	s := start(t, dns.Options{Workers: 1, TCP: dns.TCPOptions{IdleTimeout: time.Minute}})
 	slow := s.dial("tcp")
 	_ = slow.(*net.TCPConn).SetReadBuffer(2048)
 	var many []*mdns.Msg
@@ -446,15 +448,11 @@ func TestSlowReader(t *testing.T) {
 	go func() { _, _ = slow.Write(all) }()
 	for range 20 {
 		c := s.dial("tcp")
-		began := time.Now()
 		if _, err := c.Write(frame(t, question("www.gslb.test.", "A"))); err != nil {
 			t.Fatal(err)
 		}
 		m, err := readFrame(c)
 		wantWWW(t, m, err)
-		if d := time.Since(began); d > 800*time.Millisecond {
-			t.Errorf("held up for %v", d)
-		}
 		c.Close()
 	}
 }
@@ -475,9 +473,10 @@ func TestNoQueries(t *testing.T) {
 	}
 }
 
-// TestStop stops a server under load: what it has taken it answers, and its port is free at once.
+// TestStop stops a server under load: what it has taken it answers, and its port is free at once. It stops when that is
+// done, not when DrainTime is over, for which nobody here would wait.
 func TestStop(t *testing.T) {
-	s := start(t, dns.Options{DrainTime: 3 * time.Second})
+	s := start(t, dns.Options{DrainTime: time.Minute})
 	idle, busy := s.dial("tcp"), s.dial("tcp")
 	query := frame(t, question("www.gslb.test.", "A"))
 	for _, c := range []net.Conn{idle, busy} {
@@ -497,11 +496,7 @@ func TestStop(t *testing.T) {
 	if _, err := busy.Write(query); err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
 	s.wait()
-	if d := time.Since(began); d > 2*time.Second {
-		t.Errorf("stopping took %v", d)
-	}
 	m, err := readFrame(busy)
 	wantWWW(t, m, err)
 	for _, c := range []net.Conn{idle, busy} {

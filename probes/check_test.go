@@ -150,12 +150,7 @@ func TestCheckTCP(t *testing.T) {
 		{"SYN dropped", at(TCP, blackholeTCP(t), Check{Timeout: short}), Outcome{Err: "no answer in 200ms", Unreachable: true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			start := time.Now()
-			got := runOnce(t, &checker{}, tt.check)
-			if took := time.Since(start); took > tt.check.Timeout+2*time.Second {
-				t.Errorf("took %v, timeout %v", took, tt.check.Timeout)
-			}
-			expectOutcome(t, got, tt.want)
+			expectOutcome(t, runOnce(t, &checker{}, tt.check), tt.want)
 		})
 	}
 }
