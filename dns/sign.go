@@ -142,10 +142,11 @@ type signBudget struct {
 
 // take spends n signatures of those that rate allows in a second, and reports whether there were any left.
 func (b *signBudget) take(now time.Time, rate, n int) bool {
-	if ahead := b.spent.Sub(now); ahead > signBurst*time.Second/10 {
-		return false
-	} else if ahead < 0 {
+	switch ahead := b.spent.Sub(now); {
+	case ahead < 0 || ahead > time.Second: // more than is ever spent: the clock was set back
 		b.spent = now
+	case ahead > signBurst*time.Second/10:
+		return false
 	}
 	b.spent = b.spent.Add(time.Duration(n) * time.Second / time.Duration(rate))
 	return true
