@@ -12,6 +12,7 @@
 //	gslbctl evacuations                          how far evacuations are, and what they took
 //	gslbctl failback SERVICE                     go back to the primaries (failback: manual)
 //	gslbctl drain-status                         what orders keep from clients, and how long caches still name it
+//	gslbctl dnssec status                        the keys of signed zones, and the DS records for their parents
 //	gslbctl version
 //
 // With --json it prints what the server said; with several servers, a list with one entry a server. The exit status is
@@ -144,7 +145,7 @@ func command() *cobra.Command {
 	root.AddCommand(status, explainCommand(set), rtt, reload,
 		forceCommand(set), clearCommand(set), ordersCommand(set),
 		evacuateCommand(set), restoreCommand(set), evacuationsCommand(set),
-		failbackCommand(set), drainStatusCommand(set))
+		failbackCommand(set), drainStatusCommand(set), dnssecCommand(set))
 	root.AddCommand(&cobra.Command{
 		Use:   "version",
 		Short: "print the version",

@@ -100,7 +100,7 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 		s.reloads.WithLabelValues(result)
 	}
 	face, err := admin.New(admin.Options{
-		Token: string(c.Admin.Token), Snapshot: s.store.Snapshot, Find: find, Zones: zones, Reload: s.reload, Ready: s.ready, Problems: s.problems,
+		Token: string(c.Admin.Token), Snapshot: s.store.Snapshot, Find: find, Zones: zones, SignedZones: signedZones, Reload: s.reload, Ready: s.ready, Problems: s.problems,
 		Control: s.control, Preview: s.store.Preview, Clients: s.store.Clients,
 		Collectors: []prometheus.Collector{s.dns, s.receiver, s.monitor, s.geo, s.reloads},
 		PerService: c.Admin.TelemetryPerService, Version: version, Log: s.log,

@@ -48,7 +48,7 @@ func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
 	if err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", path, err))
 	}
-	zones, err := signedZones(c, time.Now())
+	zones, err := withKeys(c, time.Now())
 	if err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", path, err))
 	}
@@ -164,8 +164,8 @@ func zoneOptions(c *config.Config) []dns.ZoneOptions {
 	return zones
 }
 
-// signedZones are zoneOptions with the keys of the zones that are signed.
-func signedZones(c *config.Config, now time.Time) ([]dns.ZoneOptions, error) {
+// withKeys are zoneOptions with the keys of the zones that are signed.
+func withKeys(c *config.Config, now time.Time) ([]dns.ZoneOptions, error) {
 	zones := zoneOptions(c)
 	var errs []error
 	for i, z := range c.Zones {
