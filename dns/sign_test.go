@@ -322,3 +322,23 @@ func BenchmarkSigned(b *testing.B) {
 		})
 	}
 }
+
+// TestSignedAmplification holds the worst ratio of a signed reply to its query against what docs/security.md states.
+func TestSignedAmplification(t *testing.T) {
+	dir := t.TempDir()
+	makeKey(t, dir, "", dns.CSK, nil)
+	r := signedWorld(t, dir, "").responder(t, dns.Options{ECS: true})
+	worst, of := 0.0, ""
+	for _, name := range []string{"", "txt.", "mx.", "b.", "a.b.", "x.wild.", "alias.", "far.", "a.moved.", "moved.", "x.sec.", "sec.", "x.insec.", "insec.", "www.", "a.cdn.", "cn.", "four.", "down.", "nx."} {
+		for qtype := range mdns.TypeToString {
+			q := pack(t, question(name+"gslb.test.", mdns.TypeToString[qtype], func(m *mdns.Msg) { m.SetEdns0(4096, true) }))
+			if ratio := float64(len(exchangeUDP(r, q))) / float64(len(q)); ratio > worst {
+				worst, of = ratio, name+" "+mdns.TypeToString[qtype]
+			}
+		}
+	}
+	t.Logf("x%.1f, %s", worst, of)
+	if worst > 11 {
+		t.Errorf("%s amplifies by %.1f: more than 11", of, worst)
+	}
+}

@@ -149,3 +149,45 @@ func TestSignedOracle(t *testing.T) {
 		}
 	}
 }
+
+// FuzzSigned asks a signed zone for any name and type: whatever comes back unpacks, fits, and validates.
+func FuzzSigned(f *testing.F) {
+	for _, name := range []string{"www", "\x00", "*", "*.*", "*x", "wild.x", "a.b", "A.cdn", "@", "\xff.\xff", "moved.x", "insec", "sec.x", strings.Repeat("a.", 110), strings.Repeat("a", 63)} {
+		for _, typ := range []uint16{mdns.TypeA, mdns.TypeDS, mdns.TypeNSEC, mdns.TypeRRSIG, mdns.TypeANY, mdns.TypeCNAME} {
+			f.Add(name, typ)
+		}
+	}
+	dir := f.TempDir()
+	makeKey(f, dir, "ed25519", dns.CSK, nil)
+	r := signedWorld(f, dir, "ed25519").responder(f, dns.Options{ECS: true})
+	now := time.Now()
+	r.Refresh(now)
+	keys := apexKeys(f, r)
+	buf := make([]byte, 65535)
+	f.Fuzz(func(t *testing.T, name string, typ uint16) {
+		wire := []byte{0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1}
+		labels := strings.Split(name, ".")
+		slices.Reverse(labels) // what is near the apex is first
+		size := len("\x04gslb\x04test\x00")
+		var prefix []byte
+		for _, label := range labels {
+			if len(label) > 0 && len(label) <= 63 && size+1+len(label) <= 255 {
+				prefix = append(append(prefix, byte(len(label))), label...)
+				size += 1 + len(label)
+			}
+		}
+		wire = append(append(wire, prefix...), "\x04gslb\x04test\x00"...)
+		wire = append(wire, byte(typ>>8), byte(typ), 0, 1)
+		wire = append(wire, 0, 0, 41, 4, 208, 0, 0, 0x80, 0, 0, 0)
+		now = now.Add(10 * time.Millisecond)
+		r.Refresh(now)
+		n := r.Respond(wire, buf, local, remote, false)
+		reply := new(mdns.Msg)
+		if err := reply.Unpack(buf[:n]); err != nil || n > 1232 {
+			t.Fatalf("%x: %d octets: %v", wire, n, err)
+		}
+		if typ != mdns.TypeRRSIG {
+			validate(t, reply, keys, now)
+		}
+	})
+}
