@@ -31,9 +31,9 @@ const (
 	onlineSets = 1 << 13 // 32,768 of names that a query has made up: some 500 octets each, 16 MB
 )
 
-// What one worker may sign in a second, in signatures of ECDSA P-256 or Ed25519 (some 50 µs): the first bounds what
-// random names cost, at a tenth of a processor. The second is for what is signed once and then kept; it is reached only by
-// a service whose combinations of answers are more than the table holds, and keeps half of a processor for the rest.
+// What one worker may sign in a second, in signatures of ECDSA P-256 or Ed25519 (some 65 µs): the first bounds what
+// random names cost, at an eighth of a processor. The second is for what is signed once and then kept. It is reached only
+// by a service whose combinations of answers are more than the table holds, and leaves a third of a processor.
 const (
 	onlineRate = 2_000
 	knownRate  = 10_000

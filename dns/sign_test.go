@@ -323,6 +323,29 @@ func BenchmarkSigned(b *testing.B) {
 	}
 }
 
+// BenchmarkSigning measures an answer that has to be signed, by algorithm.
+func BenchmarkSigning(b *testing.B) {
+	for _, algorithm := range []string{"ecdsap256sha256", "ecdsap384sha384", "ed25519"} {
+		b.Run(algorithm, func(b *testing.B) {
+			dir := b.TempDir()
+			makeKey(b, dir, algorithm, dns.CSK, nil)
+			r := signedWorld(b, dir, algorithm).responder(b, dns.Options{})
+			wire := pack(b, question("n000000000.gslb.test.", "A", secure))
+			buf := make([]byte, 4096)
+			now := time.Now()
+			for i := 0; b.Loop(); i++ {
+				now = now.Add(10 * time.Millisecond)
+				r.Refresh(now)
+				copy(wire[14:], fmt.Sprintf("%09d", i))
+				r.Respond(wire, buf, local, remote, false)
+			}
+			if _, limited := dns.SignaturesMade(r); limited > 0 {
+				b.Errorf("%d were not signed", limited)
+			}
+		})
+	}
+}
+
 // TestSignedAmplification holds the worst ratio of a signed reply to its query against what docs/security.md states.
 func TestSignedAmplification(t *testing.T) {
 	dir := t.TempDir()
