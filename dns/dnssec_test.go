@@ -337,3 +337,46 @@ func TestCompactAnswers(t *testing.T) {
 		}
 	}
 }
+
+// TestSignedZoneFile checks what the file of a signed zone may say of its keys: nothing of DNSKEY, and what the parent is to
+// do (RFC 8078 section 4 is the wish to be unsigned).
+func TestSignedZoneFile(t *testing.T) {
+	dir := t.TempDir()
+	makeKey(t, dir, "", dns.CSK, keyTimes{"Publish": -hour, "Activate": -hour, "SyncPublish": -hour})
+	keys := loadKeys(t, dir, "")
+	file := writeZone(t, "@ DNSKEY 257 3 13 AAAA\n")
+	_, err := dns.Build([]dns.ZoneOptions{{Name: "gslb.test", File: file, Keys: keys}}, nil)
+	if err == nil || !strings.Contains(err.Error(), "gslb.test: a DNSKEY record of a signed zone comes from its keys: remove it") {
+		t.Errorf("got %v", err)
+	}
+	r := newWorld(t, []dns.ZoneOptions{{Name: "gslb.test", File: writeZone(t, "@ CDS 0 0 0 00\n@ CDNSKEY 0 3 0 AA==\n"), Keys: keys}}).responder(t, dns.Options{})
+	anchors := apexKeys(t, r)
+	for _, tt := range [][2]string{{"CDS", "0 0 0 00"}, {"CDNSKEY", "0 3 0 AA=="}} {
+		reply, _ := ask(t, r, question("gslb.test.", tt[0], secure), false)
+		validate(t, reply, anchors, time.Now())
+		if len(reply.Answer) != 2 || !strings.HasSuffix(reply.Answer[0].String(), "\t"+tt[1]) {
+			t.Errorf("%s:\n%s", tt[0], show(reply))
+		}
+	}
+}
+
+// TestSignedParent checks the proof of a zone that has another one below it here, which it has forgotten to delegate: that
+// there is a delegation, without a DS. Or all that the other one holds would be bogus.
+func TestSignedParent(t *testing.T) {
+	dir := t.TempDir()
+	makeKey(t, dir, "", dns.CSK, nil)
+	child := writeZone(t, "a TXT \"in the child\"\n")
+	r := newWorld(t, []dns.ZoneOptions{
+		{Name: "gslb.test", File: writeZone(t, ""), Keys: loadKeys(t, dir, "")}, {Name: "child.gslb.test", File: child},
+	}).responder(t, dns.Options{})
+	anchors := apexKeys(t, r)
+	reply, _ := ask(t, r, question("child.gslb.test.", "DS", secure), false)
+	validate(t, reply, anchors, time.Now())
+	if got, want := summary(reply), `NOERROR aa; ns  60 SOA …; ns  60 RRSIG SOA; ns child. 60 NSEC \000.child.gslb.test. NS RRSIG NSEC; ns child. 60 RRSIG NSEC`; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	reply, _ = ask(t, r, question("a.child.gslb.test.", "TXT", secure), false)
+	if len(reply.Answer) != 1 {
+		t.Errorf("the child is not unsigned: %s", show(reply))
+	}
+}

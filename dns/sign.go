@@ -88,26 +88,31 @@ func (t *signatureSet) find(hash uint64, key []byte) *signature {
 // put makes room for s: in the place of an older one of the same set, of none, or of one that was not asked for again.
 // So a flood of names that are asked for once displaces its own kind.
 func (t *signatureSet) put(s *signature) {
-	victim := -1
+	free, idle := -1, -1
 	for i := range t {
-		old := t[i].Load()
-		if old != nil && old.hash == s.hash && bytes.Equal(old.key, s.key) {
+		switch old := t[i].Load(); {
+		case old == nil:
+			free = i
+		case old.hash == s.hash && bytes.Equal(old.key, s.key):
 			t[i].Store(s)
 			return
-		}
-		if victim < 0 && (old == nil || !old.used.Load()) {
-			victim = i
+		case !old.used.Load():
+			idle = i
 		}
 	}
-	if victim < 0 {
+	switch {
+	case free >= 0:
+		t[free].Store(s)
+	case idle >= 0:
+		t[idle].Store(s)
+	default:
 		for i := range t {
 			if old := t[i].Load(); old != nil {
 				old.used.Store(false)
 			}
 		}
-		victim = int(s.hash >> 62)
+		t[s.hash>>62].Store(s)
 	}
-	t[victim].Store(s)
 }
 
 // A signer holds the signatures that were made. All Responders of a server share it. What the tables hold is immutable

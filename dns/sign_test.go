@@ -237,6 +237,22 @@ func TestSigningIsBounded(t *testing.T) {
 	}
 }
 
+// TestSignedOnce checks that what the table has room for is signed once.
+func TestSignedOnce(t *testing.T) {
+	dir := t.TempDir()
+	makeKey(t, dir, "ed25519", dns.CSK, nil)
+	w := newWorld(t, []dns.ZoneOptions{{Name: "gslb.test", File: writeZone(t, "$GENERATE 1-4000 h$ 300 A 192.0.2.1\n"), Keys: loadKeys(t, dir, "ed25519")}})
+	r := w.responder(t, dns.Options{})
+	for range 2 {
+		for i := range 4000 {
+			signatureOf(t, r, fmt.Sprintf("h%d.gslb.test.", i+1), "A")
+		}
+	}
+	if made, _ := dns.SignaturesMade(r); made != 4000 {
+		t.Errorf("%d signatures of 4,000 sets", made)
+	}
+}
+
 // TestFloodKeepsNames checks that names made by a wildcard that are asked for again survive names that are not.
 func TestFloodKeepsNames(t *testing.T) {
 	dir := t.TempDir()
