@@ -337,32 +337,45 @@ func (r *Responder) sign(section *uint16, start, owner, labels int, set *rrset) 
 	return true
 }
 
-// signerLook is the time between two looks at key directories, and at what is to be renewed.
-const signerLook = time.Minute
+const (
+	// signerLook is the time between two looks at key directories.
+	signerLook = time.Minute
+
+	// signerRenew is the time between two looks at what is to be renewed, which has days left then.
+	signerRenew = time.Hour
+)
 
 // run takes up changed key files and renews signatures, until ctx is done.
 func (g *signer) run(ctx context.Context, store *state.Store) {
-	ticker := time.NewTicker(signerLook)
-	defer ticker.Stop()
+	look, renew := time.NewTicker(signerLook), time.NewTicker(signerRenew)
+	defer look.Stop()
+	defer renew.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case now := <-ticker.C:
-			var keys []*ZoneKeys
-			if snap := store.Snapshot(); snap != nil {
-				if t, ok := snap.Zones.(*Tables); ok {
-					keys = t.keys
-				}
-			}
-			current := map[[16]byte]bool{}
-			for _, k := range keys {
+		case now := <-look.C:
+			for _, k := range signedZones(store) {
 				k.refresh(now, g.log)
+			}
+		case now := <-renew.C:
+			current := map[[16]byte]bool{}
+			for _, k := range signedZones(store) {
 				current[k.at(now).id] = true
 			}
 			g.renew(now, current)
 		}
 	}
+}
+
+// signedZones returns the keys of the zones in force that are signed.
+func signedZones(store *state.Store) []*ZoneKeys {
+	if snap := store.Snapshot(); snap != nil {
+		if t, ok := snap.Zones.(*Tables); ok {
+			return t.keys
+		}
+	}
+	return nil
 }
 
 // renew signs anew what was asked for and comes near its expiry, by the states of keys that are current, and forgets what
