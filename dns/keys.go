@@ -181,6 +181,11 @@ type ZoneKeys struct {
 	files   atomic.Pointer[keyFiles] // the last that could be used
 	state   atomic.Pointer[keyState]
 	failing atomic.Pointer[string] // why the directory, as it is, is not in force; nil: it is
+
+	// Owned by refresh.
+	pending map[string]fileStamp // seen once
+	told    *keyState            // that the log knows; nil: none
+	expired bool                 // the log knows that no key is active
 }
 
 // LoadKeys reads the keys of a zone. At least one of them must be active at the time now. The error joins all that is
@@ -454,26 +459,54 @@ func readKeyFile(file string, refused os.FileMode) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxKeyFile))
 }
 
-// refresh reads the directory again if its files are not those in force. What cannot be used leaves them in force, and is
-// told once in the log.
+// refresh reads the directory again if its files are not those in force, and two looks in a row found them the same: they are
+// pairs, and are not written at the same moment. What cannot be used leaves those in force, and is told once in the log.
 func (k *ZoneKeys) refresh(now time.Time, log *zap.Logger) {
+	log = log.With(zap.String("zone", showName(k.apex)))
+	defer k.tell(now, log)
 	stamps, err := k.look()
-	if err == nil && maps.Equal(stamps, k.files.Load().stamps) {
-		k.failing.Store(nil)
+	settled := maps.Equal(stamps, k.pending)
+	k.pending = stamps
+	switch {
+	case err == nil && maps.Equal(stamps, k.files.Load().stamps):
+		k.failing.Store(nil) // they were put back
 		return
-	}
-	if err == nil {
+	case err == nil && !settled:
+		return
+	case err == nil:
 		err = k.load(now)
 	}
 	if err == nil {
 		k.failing.Store(nil)
-		log.Info("DNSSEC keys loaded", zap.String("zone", showName(k.apex)), zap.Int("keys", len(k.files.Load().keys)))
+		log.Info("DNSSEC keys loaded", zap.Int("keys", len(k.files.Load().keys)))
 		return
 	}
 	text := err.Error()
 	if last := k.failing.Swap(&text); last == nil || *last != text {
-		log.Error("DNSSEC keys not loaded, keeping those in force", zap.String("zone", showName(k.apex)), zap.Error(err))
+		log.Error("DNSSEC keys not loaded, keeping those in force", zap.Error(err))
 	}
+}
+
+// tell logs that other keys sign than when it was last called, and that the times leave none.
+func (k *ZoneKeys) tell(now time.Time, log *zap.Logger) {
+	state := k.at(now)
+	if k.told != nil && k.told.id != state.id {
+		log.Info("other DNSSEC keys sign", zap.Uint16s("keys", tags(state.top)), zap.Uint16s("data", tags(state.data)))
+	}
+	k.told = state
+	_, err := k.stateOf(k.files.Load(), now)
+	if err != nil && !k.expired {
+		log.Warn("no DNSSEC key is active, the last go on signing", zap.Error(err))
+	}
+	k.expired = err != nil
+}
+
+// tags returns the tags of keys.
+func tags(keys []*zoneKey) (all []uint16) {
+	for _, key := range keys {
+		all = append(all, key.tag)
+	}
+	return all
 }
 
 // A KeyInfo tells of one key of a zone.
