@@ -47,8 +47,6 @@ type Responder struct {
 	limiter    *limiter
 	signer     *signer
 
-	knownBudget, onlineBudget signBudget
-
 	answered uint64 // queries, for the choice of those measured
 
 	// Of the connection, set by who serves it.
@@ -79,6 +77,7 @@ type Responder struct {
 	keys    *keyState // of the zone; nil: it is not signed
 	secure  bool      // the reply is to have signatures
 	starved bool      // there may be no further signature now
+	stream  bool      // the query came over TCP
 	signKey [signKeyHead + 2*signKeyData]byte
 	types   []uint16 // of an NSEC record
 	denial  []byte   // its data
@@ -201,7 +200,7 @@ func (r *Responder) begin(query, buf []byte, tcp bool) {
 	r.rcode, r.aa, r.tc, r.ede = dns.RcodeSuccess, false, false, nil
 	r.echoECS, r.scope = r.q.ecs.present, 0
 	r.service = nil
-	r.keys, r.secure, r.starved = nil, false, false
+	r.keys, r.secure, r.starved, r.stream = nil, false, false, tcp
 	r.n = headerSize
 	if r.q.end > 0 {
 		r.n += copy(buf[headerSize:], query[headerSize:r.q.end])

@@ -114,7 +114,7 @@ func NewResponder(opts Options) (*Responder, error) {
 	secrets := new(atomic.Pointer[cookieSecrets])
 	secrets.Store(newCookieSecrets(opts.Cookies, randomSecret()))
 	l := newLimiter(opts.Log)
-	return newResponder(opts, secrets, l, newSigner(opts.Log), 0), l.set(opts.RateLimit)
+	return newResponder(opts, secrets, l, newSigner(opts), 0), l.set(opts.RateLimit)
 }
 
 func newResponder(opts Options, secrets *atomic.Pointer[cookieSecrets], l *limiter, g *signer, shard int) *Responder {
@@ -170,7 +170,7 @@ func New(opts Options) (*Server, error) {
 	if len(opts.Listen) == 0 {
 		return nil, errors.New("dns: listen: no address is given")
 	}
-	s := &Server{opts: opts, telemetry: newTelemetry(), ownSecret: randomSecret(), limiter: newLimiter(opts.Log), signer: newSigner(opts.Log)}
+	s := &Server{opts: opts, telemetry: newTelemetry(), ownSecret: randomSecret(), limiter: newLimiter(opts.Log), signer: newSigner(opts)}
 	s.secrets.Store(newCookieSecrets(opts.Cookies, s.ownSecret))
 	if err := s.limiter.set(opts.RateLimit); err != nil {
 		return nil, err

@@ -31,9 +31,10 @@ const (
 	onlineSets = 1 << 13 // 32,768 of names that a query has made up: some 500 octets each, 16 MB
 )
 
-// What one worker may sign in a second, in signatures of ECDSA P-256 or Ed25519 (some 65 µs): the first bounds what
-// random names cost, at an eighth of a processor. The second is for what is signed once and then kept. It is reached only
-// by a service whose combinations of answers are more than the table holds, and leaves a third of a processor.
+// What may be signed in a second, for each processor, in signatures of ECDSA P-256 or Ed25519 (some 65 µs): the first bounds
+// what random names cost, at an eighth of the machine. The second is for what is signed once and then kept. It is reached
+// only by a service whose combinations of answers are more than the table holds, and leaves a third. What comes over TCP has
+// as much to itself, so that a flood from forged addresses leaves it to those who have proven theirs.
 const (
 	onlineRate = 2_000
 	knownRate  = 10_000
@@ -119,17 +120,23 @@ func (t *signatureSet) put(s *signature) {
 // and swapped in, so that neither finding nor adding takes a lock; two workers may sign the same set at the same time,
 // and either signature is good.
 type signer struct {
-	seed   maphash.Seed
-	seed2  maphash.Seed
-	log    *zap.Logger
-	known  []signatureSet // of names that exist: renewed in the background
-	online []signatureSet // of names that a query has made up: made when asked for
+	// Fixed.
+	seed, seed2 maphash.Seed
+	log         *zap.Logger
+	processors  int            // that the rates are for each of
+	known       []signatureSet // of names that exist: renewed in the background
+	online      []signatureSet // of names that a query has made up: made when asked for
 
+	// Atomic.
+	budgets [2]struct{ known, online signBudget } // over UDP, and over TCP
 	renewed atomic.Uint64
 }
 
-func newSigner(log *zap.Logger) *signer {
-	return &signer{seed: maphash.MakeSeed(), seed2: maphash.MakeSeed(), log: log, known: make([]signatureSet, knownSets), online: make([]signatureSet, onlineSets)}
+func newSigner(opts Options) *signer {
+	return &signer{
+		processors: opts.Workers, log: opts.Log,
+		seed: maphash.MakeSeed(), seed2: maphash.MakeSeed(), known: make([]signatureSet, knownSets), online: make([]signatureSet, onlineSets),
+	}
 }
 
 // place returns where a signature can be.
@@ -140,21 +147,39 @@ func (g *signer) place(online bool, hash uint64) *signatureSet {
 	return &g.known[hash%knownSets]
 }
 
-// A signBudget bounds how many signatures one worker makes. It belongs to its Responder.
+// A signBudget bounds how many signatures are made in a second, as limitRules does for replies: by the time until which it is
+// used up.
 type signBudget struct {
-	spent time.Time // until when it is used up
+	spent atomic.Int64 // unix nanoseconds
 }
 
 // take spends n signatures of those that rate allows in a second, and reports whether there were any left.
 func (b *signBudget) take(now time.Time, rate, n int) bool {
-	switch ahead := b.spent.Sub(now); {
-	case ahead < 0 || ahead > time.Second: // more than is ever spent: the clock was set back
-		b.spent = now
-	case ahead > signBurst*time.Second/10:
-		return false
+	for {
+		old, at := b.spent.Load(), now.UnixNano()
+		spent := old
+		switch ahead := time.Duration(old - at); {
+		case ahead < 0 || ahead > time.Second: // more than is ever spent: the clock was set back
+			spent = at
+		case ahead > signBurst*time.Second/10:
+			return false
+		}
+		if b.spent.CompareAndSwap(old, spent+int64(time.Duration(n)*time.Second/time.Duration(rate))) {
+			return true
+		}
 	}
-	b.spent = b.spent.Add(time.Duration(n) * time.Second / time.Duration(rate))
-	return true
+}
+
+// take spends n signatures of the budget that a reply has.
+func (g *signer) take(now time.Time, online, tcp bool, n int) bool {
+	b := &g.budgets[overUDP]
+	if tcp {
+		b = &g.budgets[overTCP]
+	}
+	if online {
+		return b.online.take(now, onlineRate*g.processors, n)
+	}
+	return b.known.take(now, knownRate*g.processors, n)
 }
 
 // signRRs signs records that are a set, with every one of keys. The expiry is earlier by what spread says.
@@ -290,11 +315,7 @@ func (r *Responder) signature(start, labels int, set *rrset) *signature {
 		return s
 	}
 	keys := r.keys.signers(binary.BigEndian.Uint16(r.buf[start+2:]))
-	budget, rate := &r.knownBudget, knownRate
-	if online {
-		budget, rate = &r.onlineBudget, onlineRate
-	}
-	if !budget.take(r.now, rate, signCost(keys)) {
+	if !r.signer.take(r.now, online, r.stream, signCost(keys)) {
 		r.count.signatures[signLimited].Add(1)
 		r.starved = true
 		return nil
