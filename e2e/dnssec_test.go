@@ -25,6 +25,12 @@ moved DNAME www
 sec NS ns.sec
 sec DS 12345 13 2 0123456789ABCDEF0123456789ABCDEF0123456789ABCDEF0123456789ABCDEF
 ns.sec A 192.0.2.70
+srv SRV 1 2 3 Target.Example.NET.
+naptr NAPTR 100 10 "u" "E2U+sip" "!^.*$!sip:info@Example.com!" Repl.Example.NET.
+rp RP Admin.Example.NET. Txt.Example.NET.
+svcb SVCB 1 Svc.Example.NET. alpn="h2,h3" port=8443 ipv4hint=192.0.2.1 key65333="x"
+*foo A 192.0.2.9
+unknown TYPE65280 \# 4 01020304
 insec NS ns.insec
 ns.insec A 192.0.2.71
 `
@@ -146,6 +152,9 @@ func resolver(name, addr string) validator {
 	return validator{name, func(name, qtype string) (bool, string) {
 		m := new(dns.Msg)
 		m.SetQuestion(dns.Fqdn(name), dns.StringToType[qtype])
+		if qtype == "TYPE65280" {
+			m.Question[0].Qtype = 65280
+		}
 		m.SetEdns0(1232, true)
 		reply, _, err := (&dns.Client{Timeout: 5 * time.Second}).Exchange(m, addr)
 		if err == nil && reply.Truncated {
@@ -226,7 +235,8 @@ func TestDNSSEC(t *testing.T) {
 		"alias.gslb.example.com A", "a.cdn.gslb.example.com A", "a.b.cdn.gslb.example.com AAAA", "a.cdn.gslb.example.com TXT",
 		"cn.gslb.example.com A", "four.gslb.example.com AAAA", "x.wild.gslb.example.com TXT", "x.wild.gslb.example.com A",
 		"ent.gslb.example.com A", "nx.gslb.example.com A", "a.nx.gslb.example.com TXT", "sec.gslb.example.com DS", "insec.gslb.example.com DS",
-		"a.moved.gslb.example.com A", "moved.gslb.example.com DNAME", "nx.gslb.example.com NSEC",
+		"srv.gslb.example.com SRV", "naptr.gslb.example.com NAPTR", "rp.gslb.example.com RP", "svcb.gslb.example.com SVCB", "*foo.gslb.example.com A",
+		"unknown.gslb.example.com TYPE65280", "a.moved.gslb.example.com A", "moved.gslb.example.com DNAME", "nx.gslb.example.com NSEC",
 	} {
 		name, qtype, _ := strings.Cut(q, " ")
 		for _, judge := range judges {
