@@ -269,7 +269,7 @@ func (k *ZoneKeys) stateOf(files *keyFiles, now time.Time) (*keyState, error) {
 	for _, key := range files.keys {
 		phase := key.phase(now)
 		if key.inSet(now) {
-			keys = append(keys, fileRecord{RR: key.key})
+			keys = append(keys, fileRecord{RR: dns.Copy(key.key)}) // packing writes into it, and states are made by many
 		}
 		switch {
 		case phase != KeyActive:
