@@ -37,6 +37,9 @@ type Options struct {
 	// Zones lists the DNS zones in force. Nil: there are none.
 	Zones func(s *state.Snapshot) []Zone
 
+	// SignedZones lists the zones that are signed, with their keys. Nil: there are none.
+	SignedZones func(s *state.Snapshot) []SignedZone
+
 	// Reload loads the configuration again. With an error the one in force stays.
 	Reload func() (warnings []string, err error)
 
@@ -114,6 +117,7 @@ GET  /v1/services/NAME                           one service
 GET  /v1/sites/NAME                              one site and its members
 GET  /v1/rtt?resolver=ADDRESS                    round trips to a resolver's network
 GET  /v1/explain?name=&type=&client=&ecs=        how a query would be decided
+GET  /v1/dnssec                                  the keys of the signed zones, and the DS records for their parents
 POST /v1/reload                                  load the configuration again
 GET  /v1/orders                                  the orders in force; one: /v1/orders/ID
 POST /v1/orders                                  force members up, to drain or down
@@ -145,6 +149,7 @@ func (s *Server) Handler() http.Handler {
 	guarded.HandleFunc("GET /v1/explain", s.explain)
 	guarded.HandleFunc("POST /v1/reload", s.reload)
 	guarded.HandleFunc("GET /v1/drains", s.drains)
+	guarded.HandleFunc("GET /v1/dnssec", s.dnssec)
 	for pattern, h := range map[string]http.HandlerFunc{
 		"GET /v1/orders":         s.orders,
 		"GET /v1/orders/{id}":    s.order,

@@ -344,6 +344,9 @@ func (k *checker) zones() {
 		z.File = k.resolve(z.File)
 		k.checkFile(z.File, path+".file")
 		z.DNSSEC.KeyDirectory = k.resolve(z.DNSSEC.KeyDirectory)
+		if z.DNSSEC.Enabled && z.DNSSEC.KeyDirectory == "" {
+			k.fail(path+".dnssec.key_directory", "is required where dnssec is enabled: make a key by gslbd keygen and name its directory")
+		}
 	}
 }
 

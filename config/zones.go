@@ -11,10 +11,12 @@ type Zone struct {
 	DNSSEC DNSSEC `mapstructure:"dnssec"`
 }
 
-// DNSSEC is the section zones[].dnssec. This version does not sign: enabled must be false, and the rest is read and has
-// no effect.
+// DNSSEC is the section zones[].dnssec: how the zone is signed (docs/dnssec.md). A reload changes all of it.
 type DNSSEC struct {
-	Enabled      bool   `mapstructure:"enabled" default:"false" later:"true"`
+	// Enabled says whether the zone is signed. Default false.
+	Enabled bool `mapstructure:"enabled" default:"false"`
+	// KeyDirectory holds the keys, as gslbd keygen or BIND's dnssec-keygen write them. Default: none; enabled needs one.
 	KeyDirectory string `mapstructure:"key_directory" as:"path"`
-	Algorithm    string `mapstructure:"algorithm" default:"ecdsap256sha256" enum:"ecdsap256sha256"`
+	// Algorithm is that of all keys. Default ecdsap256sha256.
+	Algorithm string `mapstructure:"algorithm" default:"ecdsap256sha256" enum:"ecdsap256sha256|ecdsap384sha384|ed25519"`
 }

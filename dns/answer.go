@@ -45,6 +45,7 @@ type Responder struct {
 	count      *counters
 	duration   prometheus.Histogram // nil: not measured
 	limiter    *limiter
+	signer     *signer
 
 	answered uint64 // queries, for the choice of those measured
 
@@ -72,6 +73,19 @@ type Responder struct {
 	limiting    bool // the reply is still to be counted against the client network's rate
 	limited     limitAction
 	limitKey    [1 + 16 + maxName]byte
+
+	keys    *keyState // of the zone; nil: it is not signed
+	secure  bool      // the reply is to have signatures
+	starved bool      // there may be no further signature now
+	stream  bool      // the query came over TCP
+	signKey [signKeyHead + 2*signKeyData]byte
+	types   []uint16 // of an NSEC record
+	denial  []byte   // its data
+
+	// Of the name that is being answered for.
+	owner *name
+	node  *node // nil: it does not exist
+	made  bool  // the name does not stand in the zone: it does not exist, or a wildcard made it
 
 	// Of the reply.
 	buf        []byte
@@ -106,7 +120,7 @@ func (r *Responder) Refresh(now time.Time) {
 // release ends a batch. One that waits for the next must not keep a snapshot from being freed, since the zones and geo
 // databases go with it: of many sockets and slots that are seldom used, each could keep those of another reload.
 func (r *Responder) release() {
-	r.snap, r.tables, r.policy.Snapshot, r.limits = nil, nil, nil, nil
+	r.snap, r.tables, r.policy.Snapshot, r.limits, r.keys, r.node = nil, nil, nil, nil, nil, nil
 }
 
 // Respond answers query, which came from remote to local, into buf and returns the size of the reply; 0 means that
@@ -149,6 +163,12 @@ func (r *Responder) respond(query, buf []byte, local, remote netip.AddrPort, tcp
 	if r.limiting {
 		r.overRate(limitOther, nil)
 	}
+	if r.starved {
+		if tcp {
+			return 0 // which ends the connection: it has proven its address, and still asks for too much
+		}
+		r.rcode, r.ede, r.tc = dns.RcodeSuccess, nil, true
+	}
 	switch r.limited {
 	case limitDrop:
 		return 0
@@ -180,6 +200,7 @@ func (r *Responder) begin(query, buf []byte, tcp bool) {
 	r.rcode, r.aa, r.tc, r.ede = dns.RcodeSuccess, false, false, nil
 	r.echoECS, r.scope = r.q.ecs.present, 0
 	r.service = nil
+	r.keys, r.secure, r.starved, r.stream = nil, false, false, tcp
 	r.n = headerSize
 	if r.q.end > 0 {
 		r.n += copy(buf[headerSize:], query[headerSize:r.q.end])
@@ -289,6 +310,9 @@ func (r *Responder) resolve() {
 		r.echoECS = false
 		r.limit += r.q.ecs.size()
 	}
+	if z.keys != nil {
+		r.keys, r.secure = z.keys.at(r.now), r.q.do
+	}
 	nm.at = headerSize
 	r.apexAt = headerSize + int(nm.offs[nm.labels-z.labels])
 	r.chase(z, nm)
@@ -303,15 +327,23 @@ func (r *Responder) chase(z *zone, nm *name) {
 		if step == 0 && r.limiting && r.walkedOverRate(z, n, labels, how) {
 			return
 		}
+		r.owner, r.node = nm, n
+		r.made = how == missing || how == found && n.star && !(labels == nm.labels && nm.wire[0] == 1 && nm.wire[1] == '*')
+		if r.keys != nil && how != atCut && how != atDNAME && (qtype == dns.TypeNSEC || qtype == dns.TypeRRSIG) {
+			r.explicit(z, nm)
+			return
+		}
 		switch how {
 		case atCut:
 			// AA speaks of the name that was asked for, which the chain's first record answers.
 			r.aa = step > 0
-			r.referral(n.ns, r.place(z, nm, labels))
+			r.referral(z, n, r.place(z, nm, labels), labels)
 			return
 		case missing:
-			r.rcode = dns.RcodeNameError
-			r.negative(z, maxTTL)
+			if !r.secure || r.q.co { // else that there is no such name is told by NXNAME (RFC 9824 section 3.1)
+				r.rcode = dns.RcodeNameError
+			}
+			r.negative(z, maxTTL, 0)
 			return
 		}
 		for _, v := range r.visited[:step] {
@@ -337,12 +369,15 @@ func (r *Responder) chase(z *zone, nm *name) {
 			r.https(z, s, nm)
 			return
 		case n.cname != nil:
-			at := r.n + 2 + recordData
+			start, at := r.n, r.n+2+recordData
 			if !r.put(nm.at, n.cname) {
 				r.tc = true
 				return
 			}
 			r.an++
+			if !r.sign(&r.an, start, nm.at, nm.labels, n.cname) {
+				return
+			}
 			target = n.cname.target
 			r.target.parse(target, 0)
 			r.target.at = at
@@ -363,12 +398,18 @@ func (r *Responder) chase(z *zone, nm *name) {
 // static answers from the records of the node.
 func (r *Responder) static(z *zone, n *node, nm *name) {
 	if r.q.qtype == dns.TypeANY && (len(n.sets) > 0 || n.service != nil) {
-		r.putRecord(nm.at, dns.TypeHINFO, dns.ClassINET, anyTTL, anyData)
+		start := r.n
+		if r.putRecord(nm.at, dns.TypeHINFO, dns.ClassINET, anyTTL, anyData); !r.tc {
+			r.sign(&r.an, start, nm.at, nm.labels, nil)
+		}
 		return
 	}
 	set := n.set(r.q.qtype)
+	if set == nil && r.keys != nil && n == z.top {
+		set = r.keys.set(r.q.qtype)
+	}
 	if set == nil {
-		r.negative(z, maxTTL)
+		r.negative(z, maxTTL, 0)
 		return
 	}
 	start := r.n
@@ -377,18 +418,24 @@ func (r *Responder) static(z *zone, n *node, nm *name) {
 		return
 	}
 	r.an += uint16(len(set.recs))
-	r.putGlue(set, start)
+	if r.sign(&r.an, start, nm.at, nm.labels, set) && !r.secure { // addresses would need their signatures, and nobody misses them
+		r.putGlue(set, start)
+	}
 }
 
-// referral points to the servers of a delegation whose name stands at owner.
-func (r *Responder) referral(ns *rrset, owner int) {
+// referral points to the servers of the delegation n, whose name of some labels stands at owner. To who looks at
+// signatures it shows whether the zone there is signed (RFC 4035 section 3.1.4).
+func (r *Responder) referral(z *zone, n *node, owner, labels int) {
 	start := r.n
-	if !r.put(owner, ns) {
+	if !r.put(owner, n.ns) {
 		r.tc = true
 		return
 	}
-	r.ns += uint16(len(ns.recs))
-	r.putGlue(ns, start)
+	r.ns += uint16(len(n.ns.recs))
+	if r.secure && !r.delegationSigner(z, n, owner, labels) {
+		return
+	}
+	r.putGlue(n.ns, start)
 }
 
 // putGlue adds the addresses of the name servers in a set that was written at start. What does not fit is left out;
@@ -405,25 +452,34 @@ func (r *Responder) putGlue(ns *rrset, start int) {
 	}
 }
 
-// negative adds the SOA record that NXDOMAIN and NODATA are cached by, with a TTL of at most ttl.
-func (r *Responder) negative(z *zone, ttl uint32) {
-	at := r.n + 2 + recordTTL
+// negative adds the SOA record that NXDOMAIN and NODATA are cached by, with a TTL of at most ttl, and its proof. omit is the
+// type that is denied only now and does else exist; 0: none is.
+func (r *Responder) negative(z *zone, ttl uint32, omit uint16) {
+	start := r.n
 	if !r.put(r.apexAt, &z.negative) {
 		r.tc = true
 		return
 	}
-	binary.BigEndian.PutUint32(r.buf[at:], min(ttl, z.negative.ttl))
+	ttl = min(ttl, z.negative.ttl)
+	binary.BigEndian.PutUint32(r.buf[start+2+recordTTL:], ttl)
 	r.ns++
+	if r.secure && r.sign(&r.ns, start, r.apexAt, z.labels, &z.negative) {
+		r.deny(z, r.owner.at, r.owner.labels, ttl, omit)
+	}
 }
 
 // redirect writes the DNAME of the last labels of nm, and the CNAME that follows from it (RFC 6672 section 2.3). It
 // returns where that leads, which is also in r.target; nil if the reply is done.
 func (r *Responder) redirect(z *zone, nm *name, dname *rrset, labels int) []byte {
-	if !r.put(r.place(z, nm, labels), dname) {
+	start, at := r.n, r.place(z, nm, labels)
+	if !r.put(at, dname) {
 		r.tc = true
 		return nil
 	}
 	r.an++
+	if !r.sign(&r.an, start, at, labels, dname) {
+		return nil
+	}
 	prefix := int(nm.offs[nm.labels-labels])
 	if prefix+len(dname.target) > maxName {
 		r.rcode = dns.RcodeYXDomain

@@ -21,7 +21,7 @@ func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
 		family = state.V6
 	}
 	if !s.cname && !s.has[family] {
-		r.negative(z, maxTTL) // no member ever has an address of this family: plain NODATA
+		r.negative(z, maxTTL, 0) // no member ever has an address of this family: plain NODATA
 		return nil
 	}
 	if s.index >= len(r.snap.Services) {
@@ -39,7 +39,7 @@ func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
 	r.account(s, svc, family)
 	r.annotate(svc, d)
 
-	before := r.an
+	before, start := r.an, r.n
 	switch d.Kind {
 	case policy.Answer:
 		if d.N > 0 && d.Members[0].CNAME != "" {
@@ -72,8 +72,14 @@ func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
 	}
 	if r.an == before {
 		r.ede = edeNoMember
-		r.negative(z, d.TTL)
+		omit := r.q.qtype
+		if s.cname {
+			omit = dns.TypeCNAME
+		}
+		r.negative(z, d.TTL, omit)
+		return nil
 	}
+	r.sign(&r.an, start, nm.at, nm.labels, nil)
 	return nil
 }
 
@@ -140,6 +146,9 @@ func (r *Responder) putTarget(s *service, nm *name) []byte {
 	r.target.at = start + 2 + recordData
 	r.decided.Members[0].HandedOut.Mark(r.now, r.decided.TTL)
 	r.an++
+	if !r.sign(&r.an, start, nm.at, nm.labels, set) {
+		return nil
+	}
 	return set.target
 }
 

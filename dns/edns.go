@@ -31,6 +31,9 @@ func (r *Responder) putOPT() {
 	if r.q.do {
 		b[7] = 0x80 // RFC 3225 section 3
 	}
+	if r.secure && r.q.co {
+		b[7] |= 0x40 // RFC 9824 section 5.1
+	}
 	n := optSize
 	if r.q.nsid && len(r.nsid) > 0 {
 		binary.BigEndian.PutUint16(b[n:], optNSID)

@@ -28,6 +28,7 @@ type testService struct {
 	ttl        uint32
 	answers    int
 	down       bool // no member is up
+	checked    bool // gslbd checks the members itself
 	onAllDown  state.OnAllDown
 	lastResort []string
 	alpn       []string
@@ -67,7 +68,7 @@ func newWorld(t testing.TB, zones []dns.ZoneOptions, services ...testService) *t
 		}
 		so := dns.ServiceOptions{Name: s.name, Aliases: s.aliases, ALPN: s.alpn}
 		sc := state.ServiceConfig{
-			Name: s.name, Aliases: s.aliases, TTL: s.ttl, Answers: max(s.answers, 1), UnknownUp: !s.down,
+			Name: s.name, Aliases: s.aliases, TTL: s.ttl, Answers: max(s.answers, 1), UnknownUp: !s.down, HasCheck: s.checked,
 			OnAllDown: s.onAllDown, Chain: chain, PolicyName: "test", FailoverRatio: s.ratio,
 		}
 		for _, a := range s.lastResort {

@@ -76,7 +76,7 @@ func (r *Responder) https(z *zone, s *service, nm *name) {
 		if failing {
 			r.fail()
 		} else {
-			r.negative(z, ttl)
+			r.negative(z, ttl, dns.TypeHTTPS)
 		}
 		return
 	}
@@ -88,6 +88,7 @@ func (r *Responder) https(z *zone, s *service, nm *name) {
 			size += 4 + width*count[f]
 		}
 	}
+	start := r.n
 	if !r.putHead(nm.at, dns.TypeHTTPS, dns.ClassINET, ttl, size) {
 		r.tc = true
 		return
@@ -117,4 +118,5 @@ func (r *Responder) https(z *zone, s *service, nm *name) {
 	}
 	r.n += len(b)
 	r.an++
+	r.sign(&r.an, start, nm.at, nm.labels, nil)
 }

@@ -48,7 +48,8 @@ type query struct {
 	edns    bool // there is an OPT record whose fixed part could be read
 	version uint8
 	do      bool
-	size    int // the requester's payload size
+	co      bool // NXDOMAIN may be said beside a compact denial (RFC 9824 section 5.1)
+	size    int  // the requester's payload size
 	nsid    bool
 	ecs     ecsOption
 	cookie  cookieOption
@@ -67,7 +68,7 @@ type optionSet struct {
 //
 // Hot path: no allocation, one pass over the message.
 func (q *query) parse(msg []byte, use optionSet) int {
-	q.end, q.edns, q.version, q.do, q.size, q.nsid = 0, false, 0, false, 0, false
+	q.end, q.edns, q.version, q.do, q.co, q.size, q.nsid = 0, false, 0, false, false, 0, false
 	q.ecs.present, q.cookie.present, q.keepalive, q.padded = false, false, false, false
 	q.qtype, q.qclass = 0, 0
 	if len(msg) < headerSize {
@@ -116,6 +117,7 @@ func (q *query) parse(msg []byte, use optionSet) int {
 				q.size = int(binary.BigEndian.Uint16(msg[fixed+2:]))
 				q.version = msg[fixed+5]
 				q.do = msg[fixed+6]&0x80 != 0
+				q.co = msg[fixed+6]&0x40 != 0
 				if end > len(msg) {
 					return dns.RcodeFormatError
 				}

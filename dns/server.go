@@ -114,10 +114,10 @@ func NewResponder(opts Options) (*Responder, error) {
 	secrets := new(atomic.Pointer[cookieSecrets])
 	secrets.Store(newCookieSecrets(opts.Cookies, randomSecret()))
 	l := newLimiter(opts.Log)
-	return newResponder(opts, secrets, l, 0), l.set(opts.RateLimit)
+	return newResponder(opts, secrets, l, newSigner(opts), 0), l.set(opts.RateLimit)
 }
 
-func newResponder(opts Options, secrets *atomic.Pointer[cookieSecrets], l *limiter, shard int) *Responder {
+func newResponder(opts Options, secrets *atomic.Pointer[cookieSecrets], l *limiter, g *signer, shard int) *Responder {
 	return &Responder{
 		store:      opts.Store,
 		ecs:        opts.ECS,
@@ -131,6 +131,7 @@ func newResponder(opts Options, secrets *atomic.Pointer[cookieSecrets], l *limit
 		log:        opts.Log,
 		count:      &counters{},
 		limiter:    l,
+		signer:     g,
 		rand:       rand.NewPCG(rand.Uint64(), rand.Uint64()),
 	}
 }
@@ -140,6 +141,7 @@ type Server struct {
 	opts       Options
 	telemetry  *telemetry
 	limiter    *limiter
+	signer     *signer
 	responders []*Responder // fixed by Bind, read by Collect
 	ownSecret  [16]byte     // of cookies, where none is given
 
@@ -168,7 +170,7 @@ func New(opts Options) (*Server, error) {
 	if len(opts.Listen) == 0 {
 		return nil, errors.New("dns: listen: no address is given")
 	}
-	s := &Server{opts: opts, telemetry: newTelemetry(), ownSecret: randomSecret(), limiter: newLimiter(opts.Log)}
+	s := &Server{opts: opts, telemetry: newTelemetry(), ownSecret: randomSecret(), limiter: newLimiter(opts.Log), signer: newSigner(opts)}
 	s.secrets.Store(newCookieSecrets(opts.Cookies, s.ownSecret))
 	if err := s.limiter.set(opts.RateLimit); err != nil {
 		return nil, err
@@ -186,7 +188,7 @@ func New(opts Options) (*Server, error) {
 }
 
 func (s *Server) newResponder(shard int) *Responder {
-	r := newResponder(s.opts, &s.secrets, s.limiter, shard)
+	r := newResponder(s.opts, &s.secrets, s.limiter, s.signer, shard)
 	r.duration = s.telemetry.duration
 	s.responders = append(s.responders, r)
 	return r
@@ -379,6 +381,12 @@ func (s *Server) Run(ctx context.Context) error {
 		s.limiter.watch(ctx)
 		return nil
 	})
+	if s.opts.Store != nil {
+		group.Go(func() error {
+			s.signer.run(ctx, s.opts.Store)
+			return nil
+		})
+	}
 	var accepting, conns sync.WaitGroup
 	for _, ln := range s.listeners {
 		accepting.Add(1)

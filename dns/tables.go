@@ -15,9 +15,10 @@ import (
 
 // ZoneOptions describe one zone.
 type ZoneOptions struct {
-	Name string // with or without a final dot, in any case
-	File string // in the form of RFC 1035 section 5, with $TTL, $INCLUDE (relative to the file) and $GENERATE
-	ECS  bool   // client subnets are looked at and answered (RFC 7871)
+	Name string    // with or without a final dot, in any case
+	File string    // in the form of RFC 1035 section 5, with $TTL, $INCLUDE (relative to the file) and $GENERATE
+	ECS  bool      // client subnets are looked at and answered (RFC 7871)
+	Keys *ZoneKeys // that sign the zone; nil: it is not signed
 }
 
 // ServiceOptions describe what the answers for one service need to know beside its policy.
@@ -43,6 +44,7 @@ type Tables struct {
 	listed   []ZoneInfo       // in the order of the configuration
 	ecs      bool             // some zone looks at client subnets; else they are an unknown option
 	warnings []string
+	keys     []*ZoneKeys // of the signed zones, in the order of the configuration
 }
 
 // A zone is one zone of the Tables.
@@ -51,6 +53,7 @@ type zone struct {
 	labels int
 	ecs    bool
 	top    *node
+	keys   *ZoneKeys        // nil: it is not signed
 	nodes  map[string]*node // by wire form, lower case; the empty non-terminals (RFC 4592 section 2.2.2) too
 
 	negative rrset // the SOA with the TTL for negative answers (RFC 2308 section 3)
@@ -64,6 +67,7 @@ type node struct {
 	ns      *rrset // the delegation, at a cut; nil at the apex
 	wild    *node  // the child "*"
 	star    bool   // it is one
+	apex    bool   // it is the apex of another zone here, which this one may have forgotten to delegate
 	service *service
 }
 
@@ -228,11 +232,14 @@ func (b *builder) addZone(i int, opts ZoneOptions) {
 		b.fail("zones[%d].name: the zone %s is listed twice", i, showName(apex))
 		return
 	}
-	z := &zone{apex: apex, labels: countLabels(apex), ecs: opts.ECS, top: &node{}}
+	z := &zone{apex: apex, labels: countLabels(apex), ecs: opts.ECS, keys: opts.Keys, top: &node{}}
 	z.nodes = map[string]*node{apex: z.top}
 	b.t.zones[apex] = z
 	b.t.deepest = max(b.t.deepest, z.labels)
 	b.t.ecs = b.t.ecs || opts.ECS
+	if opts.Keys != nil {
+		b.t.keys = append(b.t.keys, opts.Keys)
+	}
 	zb := &zoneBuilder{
 		zone: z, path: fmt.Sprintf("zones[%d].file", i), file: opts.File,
 		records: map[string]map[uint16][]fileRecord{}, servers: map[string]string{},
@@ -252,6 +259,9 @@ func (b *builder) addZone(i int, opts ZoneOptions) {
 		if len(zb.nodes) > maxZoneNames {
 			p.fail(rec.where, "more than %d names", maxZoneNames)
 			break
+		}
+		if opts.Keys != nil && rec.Header().Rrtype == dns.TypeDNSKEY {
+			p.fail(rec.where, "%s: a DNSKEY record of a signed zone comes from its keys: remove it", showName(rec.owner))
 		}
 		if ns, ok := rec.RR.(*dns.NS); ok {
 			if target := wireOf(ns.Ns); inside(target, apex) {
@@ -413,7 +423,7 @@ func (b *builder) linkParent(zb *zoneBuilder) {
 			if len(parent.records[zb.apex][dns.TypeNS]) == 0 {
 				b.warn(parent, parent.file, "%s is a zone of its own here, but %s has no NS record that delegates it", showName(zb.apex), showName(up))
 			}
-			parent.node(zb.apex)
+			parent.node(zb.apex).apex = true
 			return
 		}
 	}

@@ -36,6 +36,16 @@ const (
 
 var dropNames = [dropReasons]string{"malformed", "oversize", "source_port", "send"}
 
+// What comes of a set that needs a signature.
+const (
+	signMade    = iota
+	signLimited // not now: too many were made
+	signFailed
+	signResults
+)
+
+var signNames = [signResults]string{"made", "limited", "failed"}
+
 // The transports.
 const (
 	overUDP = iota
@@ -64,12 +74,13 @@ const (
 
 // counters count the queries of one Responder. They have one writer and any number of readers.
 type counters struct {
-	queries   [transports][types][rcodes]atomic.Uint64
-	truncated atomic.Uint64
-	dropped   [dropReasons]atomic.Uint64
-	cookies   [cookieVerdicts]atomic.Uint64
-	limited   [limitActions]atomic.Uint64 // by limitAction
-	_         [64]byte                    // keeps the next Responder's apart
+	queries    [transports][types][rcodes]atomic.Uint64
+	truncated  atomic.Uint64
+	dropped    [dropReasons]atomic.Uint64
+	cookies    [cookieVerdicts]atomic.Uint64
+	limited    [limitActions]atomic.Uint64 // by limitAction
+	signatures [signResults]atomic.Uint64
+	_          [64]byte // keeps the next Responder's apart
 }
 
 // typeIndexes and rcodeIndexes say where a type or rcode is counted.
@@ -132,6 +143,7 @@ type telemetry struct {
 	limited     *prometheus.Desc
 	handshakes  *prometheus.Desc
 	expiry      *prometheus.Desc
+	signatures  *prometheus.Desc
 	duration    prometheus.Histogram
 }
 
@@ -146,6 +158,7 @@ func newTelemetry() *telemetry {
 		limited:     prometheus.NewDesc("gslbd_rate_limited_total", "Replies above a client network's rate, by what became of them.", []string{"action"}, nil),
 		handshakes:  prometheus.NewDesc("gslbd_tls_handshakes_total", "TLS handshakes, by result.", []string{"result"}, nil),
 		expiry:      prometheus.NewDesc("gslbd_tls_certificate_expiry_timestamp_seconds", "When the certificate of DNS over TLS expires, in Unix time.", nil, nil),
+		signatures:  prometheus.NewDesc("gslbd_dnssec_signatures_total", "Sets of records that needed a signature: made for a query, renewed in the background, limited since too many were made, failed.", []string{"result"}, nil),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "gslbd_query_duration_seconds",
 			Help:    "Time from a query's bytes to its reply's bytes, without the sockets; one query in 1,024 is measured.",
@@ -157,7 +170,7 @@ func newTelemetry() *telemetry {
 // Describe implements prometheus.Collector.
 func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 	t := s.telemetry
-	for _, d := range []*prometheus.Desc{t.queries, t.truncated, t.dropped, t.cookies, t.connections, t.shed, t.limited, t.handshakes, t.expiry} {
+	for _, d := range []*prometheus.Desc{t.queries, t.truncated, t.dropped, t.cookies, t.connections, t.shed, t.limited, t.handshakes, t.expiry, t.signatures} {
 		ch <- d
 	}
 	t.duration.Describe(ch)
@@ -183,6 +196,7 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	var dropped [dropReasons]uint64
 	var cookies [cookieVerdicts]uint64
 	var limited [limitActions]uint64
+	var signatures [signResults]uint64
 	for _, r := range s.responders {
 		truncated += r.count.truncated.Load()
 		for i := range dropped {
@@ -193,6 +207,9 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 		}
 		for i := range limited {
 			limited[i] += r.count.limited[i].Load()
+		}
+		for i := range signatures {
+			signatures[i] += r.count.signatures[i].Load()
 		}
 	}
 	ch <- prometheus.MustNewConstMetric(t.truncated, prometheus.CounterValue, float64(truncated))
@@ -205,6 +222,10 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	for i, n := range limited[limitPass+1:] {
 		ch <- prometheus.MustNewConstMetric(t.limited, prometheus.CounterValue, float64(n), limitActionNames[int(limitPass)+1+i])
 	}
+	for i, n := range signatures {
+		ch <- prometheus.MustNewConstMetric(t.signatures, prometheus.CounterValue, float64(n), signNames[i])
+	}
+	ch <- prometheus.MustNewConstMetric(t.signatures, prometheus.CounterValue, float64(s.signer.renewed.Load()), "renewed")
 	ch <- prometheus.MustNewConstMetric(t.connections, prometheus.GaugeValue, float64(s.tcp.open()))
 	ch <- prometheus.MustNewConstMetric(t.shed, prometheus.CounterValue, float64(s.tcp.shed.Load()))
 	if s.certificate != nil {

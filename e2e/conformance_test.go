@@ -103,8 +103,20 @@ func TestConformance(t *testing.T) {
 		args = append(args, "--dot-port", p)
 	}
 	configure(s, listen, settings)
+	keys := filepath.Join(s.dir, "keys")
+	if err := os.Mkdir(keys, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(filepath.Join(binaries, "gslbd"), "keygen", "--zone", "gslb.test", "--directory", keys).CombinedOutput(); err != nil {
+		t.Fatalf("gslbd keygen: %v: %s", err, out)
+	}
+	text, err := os.ReadFile(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, s.config, strings.Replace(string(text), "gslb.test.zone", "gslb.test.zone, dnssec: {enabled: true, key_directory: keys}", 1))
 	s.run(t)
-	judge(t, dir, s, args...)
+	judge(t, dir, s, append(args, "--dnssec")...)
 
 	if limited := "rate_limit: {responses_per_second: 100}"; supported(limited) {
 		s := fresh()

@@ -12,6 +12,7 @@
 //	gslbctl evacuations                          how far evacuations are, and what they took
 //	gslbctl failback SERVICE                     go back to the primaries (failback: manual)
 //	gslbctl drain-status                         what orders keep from clients, and how long caches still name it
+//	gslbctl dnssec status                        the keys of signed zones, and the DS records for their parents
 //	gslbctl version
 //
 // With --json it prints an object for each server's answer, one after the other. The exit status is 0 when everything was
@@ -156,7 +157,7 @@ func command() *cobra.Command {
 	root.AddCommand(status, explainCommand(set), rtt, reload,
 		forceCommand(set), clearCommand(set), ordersCommand(set),
 		evacuateCommand(set), restoreCommand(set), evacuationsCommand(set),
-		failbackCommand(set), drainStatusCommand(set))
+		failbackCommand(set), drainStatusCommand(set), dnssecCommand(set))
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {

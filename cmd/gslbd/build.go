@@ -115,7 +115,7 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 	s.secrets = &secrets{log: s.log, receiver: s.receiver, reports: s.http[0], admin: s.http[1]}
 	s.secrets.set(g)
 	face, err := admin.New(admin.Options{
-		Tokens: s.secrets.adminTokens, Snapshot: s.store.Snapshot, Find: find, Zones: zones, Reload: s.reload, Ready: s.ready, Problems: s.problems,
+		Tokens: s.secrets.adminTokens, Snapshot: s.store.Snapshot, Find: find, Zones: zones, SignedZones: signedZones, Reload: s.reload, Ready: s.ready, Problems: s.problems,
 		Control: s.control, Preview: s.store.Preview, Clients: s.store.Clients,
 		Collectors: []prometheus.Collector{s.dns, s.receiver, s.monitor, s.geo, s.secrets, s.reloads},
 		PerService: c.Admin.TelemetryPerService, Version: version, Log: s.log,

@@ -49,7 +49,11 @@ func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
 	if err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", path, err))
 	}
-	tables, err := dns.Build(zoneOptions(c), serviceOptions(c))
+	zones, err := withKeys(c, time.Now())
+	if err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", path, err))
+	}
+	tables, err := dns.Build(zones, serviceOptions(c))
 	if err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", path, err))
 	}
@@ -168,6 +172,24 @@ func zoneOptions(c *config.Config) []dns.ZoneOptions {
 		zones[i] = dns.ZoneOptions{Name: z.Name, File: z.File, ECS: z.ECS && c.DNS.ECS}
 	}
 	return zones
+}
+
+// withKeys are zoneOptions with the keys of the zones that are signed.
+func withKeys(c *config.Config, now time.Time) ([]dns.ZoneOptions, error) {
+	zones := zoneOptions(c)
+	var errs []error
+	for i, z := range c.Zones {
+		if !z.DNSSEC.Enabled {
+			continue
+		}
+		keys, err := dns.LoadKeys(dns.KeyOptions{Zone: z.Name, Directory: z.DNSSEC.KeyDirectory, Algorithm: z.DNSSEC.Algorithm}, now)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("zones[%d].dnssec.key_directory: %w", i, err))
+			continue
+		}
+		zones[i].Keys = keys
+	}
+	return zones, errors.Join(errs...)
 }
 
 func cookieOptions(c config.Cookies) dns.CookieOptions {

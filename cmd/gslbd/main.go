@@ -2,6 +2,7 @@
 //
 //	gslbd --config F          serves
 //	gslbd check --config F    validates the configuration, zones and databases, and says all that is wrong
+//	gslbd keygen --zone Z --directory D   makes a DNSSEC key
 //	gslbd version
 //
 // SIGHUP reloads the configuration; SIGTERM and SIGINT stop: readiness fails first, then after dns.drain_time the sockets
@@ -75,7 +76,7 @@ func command() *cobra.Command {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %d zones, %d sites, %d services\n", path, len(g.config.Zones), len(g.config.Sites), len(g.config.Services))
 			return nil
 		},
-	}, &cobra.Command{
+	}, keygenCommand(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  noArguments,

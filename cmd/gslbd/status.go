@@ -29,6 +29,13 @@ func (s *server) problems() []admin.Problem {
 	if why := s.dns.CertificateProblem(); why != "" {
 		all = append(all, admin.Problem{Severity: admin.Warning, Subject: "gslbd", Text: "DNS over TLS: " + why})
 	}
+	if tables, ok := s.store.Snapshot().Zones.(*dns.Tables); ok {
+		for _, z := range tables.DNSSEC(time.Now()) {
+			if z.Problem != "" {
+				all = append(all, admin.Problem{Severity: admin.Warning, Subject: "zone " + z.Name, Text: "DNSSEC: " + z.Problem})
+			}
+		}
+	}
 	if why := s.store.Unkept(); why != "" {
 		all = append(all, admin.Problem{Severity: admin.Warning, Subject: "gslbd", Text: "cannot keep its state, which a restart would forget: " + why})
 	}
@@ -46,6 +53,25 @@ func zones(snap *state.Snapshot) []admin.Zone {
 	var all []admin.Zone
 	for _, z := range snap.Zones.(*dns.Tables).Zones() {
 		all = append(all, admin.Zone{Name: z.Name, Serial: z.Serial, Records: z.Records, ECS: z.ECS})
+	}
+	return all
+}
+
+// signedZones lists the zones in force that are signed.
+func signedZones(snap *state.Snapshot) []admin.SignedZone {
+	var all []admin.SignedZone
+	for _, z := range snap.Zones.(*dns.Tables).DNSSEC(time.Now()) {
+		signed := admin.SignedZone{Name: z.Name, Keys: []admin.Key{}, Problem: z.Problem}
+		for _, k := range z.Keys {
+			key := admin.Key{
+				Tag: k.Tag, Role: string(k.Role), Algorithm: k.Algorithm, State: string(k.Phase), Synced: k.Synced, File: k.File, DS: k.DS,
+			}
+			if !k.Next.IsZero() {
+				key.Next = &k.Next
+			}
+			signed.Keys = append(signed.Keys, key)
+		}
+		all = append(all, signed)
 	}
 	return all
 }
