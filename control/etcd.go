@@ -152,7 +152,7 @@ func (s *sharer) note(ep *endpoint, err error) {
 // watch compares, and takes what arrives from then on, until something fails. compared says that the first comparison
 // went well.
 func (s *sharer) watch(ctx context.Context, ep *endpoint) (compared bool, err error) {
-	select {
+	select { // a connection that was made before this comparison needs no other
 	case <-ep.link.renewed:
 	default:
 	}
