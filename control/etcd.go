@@ -73,7 +73,7 @@ func newSharer(c *Control, o EtcdOptions) *sharer {
 	// The client's own messages are for whoever debugs it.
 	quiet := c.log.Named("etcd").WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core { return demoted{core} }))
 	for _, name := range o.Endpoints {
-		ep := &endpoint{name: name, wake: make(chan struct{}, 1)}
+		ep := &endpoint{name: name, wake: make(chan struct{}, 1), link: link{renewed: make(chan struct{}, 1)}}
 		ep.client, ep.err = clientv3.New(clientv3.Config{
 			Endpoints: []string{name}, Logger: quiet, MaxUnaryRetries: 1,
 			DialOptions: []grpc.DialOption{
@@ -152,6 +152,10 @@ func (s *sharer) note(ep *endpoint, err error) {
 // watch compares, and takes what arrives from then on, until something fails. compared says that the first comparison
 // went well.
 func (s *sharer) watch(ctx context.Context, ep *endpoint) (compared bool, err error) {
+	select { // a connection that was made before this comparison needs no other
+	case <-ep.link.renewed:
+	default:
+	}
 	rev, err := s.compare(ctx, ep)
 	if err != nil {
 		return false, err
@@ -164,10 +168,22 @@ func (s *sharer) watch(ctx context.Context, ep *endpoint) (compared bool, err er
 	last := time.Now()
 	ticker := time.NewTicker(redeliverEvery)
 	defer ticker.Stop()
+	again := func() error {
+		last = time.Now()
+		now, err := s.compare(ctx, ep)
+		if err == nil && now < rev { // the watch would wait until it has come so far again
+			err = fmt.Errorf("it went back from revision %d to %d", rev, now)
+		}
+		return err
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return true, ctx.Err()
+		case <-ep.link.renewed: // it may have been begun anew, or restored from a backup
+			if err := again(); err != nil {
+				return true, err
+			}
 		case <-ep.wake:
 			if err := s.deliver(ctx, ep, s.undelivered()); err != nil {
 				return true, err
@@ -176,14 +192,14 @@ func (s *sharer) watch(ctx context.Context, ep *endpoint) (compared bool, err er
 			if time.Since(last) < compareEvery {
 				err = s.deliver(ctx, ep, s.undelivered())
 			} else {
-				_, err = s.compare(ctx, ep)
-				last = time.Now()
+				err = again()
 			}
 			if err != nil {
 				return true, err
 			}
 		case w, ok := <-events:
-			recs, err := s.take(events, w, ok)
+			recs, upTo, err := s.take(events, w, ok)
+			rev = max(rev, upTo)
 			s.seen(recs)
 			if err != nil {
 				return true, err
@@ -192,15 +208,17 @@ func (s *sharer) watch(ctx context.Context, ep *endpoint) (compared bool, err er
 	}
 }
 
-// take returns the records of w and of all that has arrived behind it, to be dealt with as one.
-func (s *sharer) take(events clientv3.WatchChan, w clientv3.WatchResponse, ok bool) (recs []Record, err error) {
+// take returns the records of w and of all that has arrived behind it, to be dealt with as one, and up to which revision of
+// etcd they are.
+func (s *sharer) take(events clientv3.WatchChan, w clientv3.WatchResponse, ok bool) (recs []Record, rev int64, err error) {
 	for {
 		if !ok {
-			return recs, errors.New("the watch ended")
+			return recs, rev, errors.New("the watch ended")
 		}
 		if err := w.Err(); err != nil {
-			return recs, err
+			return recs, rev, err
 		}
+		rev = max(rev, w.Header.Revision)
 		for _, ev := range w.Events {
 			if ev.Type != clientv3.EventTypePut { // what is deleted has ended long ago, or comes back at the next comparison
 				continue
@@ -212,7 +230,7 @@ func (s *sharer) take(events clientv3.WatchChan, w clientv3.WatchResponse, ok bo
 		select {
 		case w, ok = <-events:
 		default:
-			return recs, nil
+			return recs, rev, nil
 		}
 	}
 }

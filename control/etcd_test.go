@@ -316,6 +316,30 @@ func TestFleet(t *testing.T) {
 	agree(t, []*node{startNode(t, "gslbd4", t.TempDir(), etcd)}, ids)
 }
 
+// An etcd that was begun anew, as one that was restored from a backup, counts its revisions from an earlier one. Orders go on
+// reaching everybody, and it gets those that it has lost.
+func TestEtcdBegunAnew(t *testing.T) {
+	etcd := startEtcd(t, 1)
+	one, two := startNode(t, "gslbd1", t.TempDir(), etcd), startNode(t, "gslbd2", t.TempDir(), etcd)
+	ids := map[string]bool{}
+	for range 20 {
+		ids[give(t, one, []*node{one, two}, byEtcd).ID] = true
+	}
+	etcd[0].kill()
+	if err := os.RemoveAll(etcd[0].args[slices.Index(etcd[0].args, "--data-dir")+1]); err != nil {
+		t.Fatal(err)
+	}
+	etcd[0].start(t)
+	leaderFirst(t, etcd)
+	for range 2 {
+		o := orderTo(Drain, Target{Site: "seoul"})
+		mustForce(t, one.Control, o)
+		ids[o.ID] = true
+		eventually(t, 20*time.Second, "the order is in force on gslbd2", func() bool { return two.knows(o.ID) })
+	}
+	agree(t, []*node{one, two, startNode(t, "gslbd3", t.TempDir(), etcd)}, ids)
+}
+
 func firstKey(m map[string]bool) string { return slices.Min(slices.Collect(maps.Keys(m))) }
 
 func deleteAll(t *testing.T, m *member) {

@@ -18,6 +18,8 @@ import (
 // A link remembers why the last connection to an endpoint of etcd failed. The client only says that time ran out, or that
 // there is no connection.
 type link struct {
+	renewed chan struct{} // capacity 1; never closed: a connection was made
+
 	mu     sync.Mutex
 	secure bool
 	why    error // nil: it stands, or was not tried, or what the client says is all there is to say
@@ -49,6 +51,10 @@ func (h handshakes) ClientHandshake(ctx context.Context, authority string, raw n
 	if err != nil {
 		h.link.set(err)
 		return conn, info, err
+	}
+	select {
+	case h.link.renewed <- struct{}{}:
+	default:
 	}
 	return &firstRead{Conn: conn, link: h.link}, info, nil
 }
