@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync/atomic"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sync/errgroup"
@@ -31,6 +32,9 @@ type parts struct {
 	agent   *sitereport.Agent
 	checked *sitereport.Checked // nil: no checks of its own
 	prober  *probes.Prober      // nil: round trips are not measured
+
+	rounds rounds
+	untold atomic.Bool // the service manager cannot be told, which was logged
 
 	unprobed atomic.Bool // the prober cannot run, which was logged: what is asked for is forgotten
 }
@@ -69,6 +73,7 @@ func load(path string) (*parts, error) {
 		opts.Readers = append(opts.Readers, p.checked)
 		p.virtualServers += len(c.VirtualServers)
 	}
+	opts.Readers = append(opts.Readers, &p.rounds)
 	if c.RTT.Enabled {
 		// Results go to the agent, which is made only after the prober because it queues there.
 		p.prober, err = probes.NewProber(probes.ProberOptions{
@@ -165,6 +170,7 @@ func newLogger(c config.AgentLog) (*zap.Logger, error) {
 func (p *parts) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.agent.Run(ctx) })
+	group.Go(func() error { return p.supervised(ctx) })
 	if p.checked != nil {
 		group.Go(func() error { return p.checked.Run(ctx) })
 	}
@@ -196,6 +202,9 @@ func serve(ctx context.Context, path string, reload <-chan os.Signal) error {
 		ended := make(chan error, 1)
 		go func() { ended <- p.run(running) }()
 		next, err := p.await(path, reload, ended)
+		if ctx.Err() != nil {
+			p.tell(daemon.SdNotifyStopping)
+		}
 		stop()
 		if next == nil {
 			p.log.Info("stopped")
