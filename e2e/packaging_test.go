@@ -200,3 +200,35 @@ func TestSBOM(t *testing.T) {
 		}
 	}
 }
+
+// The files of docs/install.md are valid, together.
+func TestInstallGuide(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	blocks := regexp.MustCompile("(?s)\n```(?:yaml|zone)\n(.*?)```\n").FindAllStringSubmatch(string(text), -1)
+	files := []string{"gslb.example.com.zone", "gslbd.yaml", "agent.yaml"}
+	if len(blocks) != len(files) {
+		t.Fatalf("%d files, want %v", len(blocks), files)
+	}
+	for i, name := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(blocks[i][1]), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"seoul.token", "virginia.token", "token"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("secret-of-"+name+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for program, file := range map[string]string{"gslbd": "gslbd.yaml", "gslb-agent": "agent.yaml"} {
+		if out, err := exec.Command(filepath.Join(binaries, program), "check", "--config", filepath.Join(dir, file)).CombinedOutput(); err != nil {
+			t.Errorf("%s check: %v\n%s", program, err, out)
+		} else {
+			t.Logf("%s", out)
+		}
+	}
+}
