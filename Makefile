@@ -4,7 +4,8 @@ SHELL := /bin/bash
 GO    ?= go
 BIN   := bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS := -X main.version=$(VERSION)
+COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+LDFLAGS := -X 'main.version=$(VERSION) ($(COMMIT))'
 FUZZTIME ?= 20s
 TESTS := $(GO) tool gotestsum --format pkgname-and-test-fails --format-hide-empty-pkg --
 # The lab's tests build networks of namespaces, take minutes and need root: they are `make e2e`.
@@ -12,14 +13,14 @@ LAB := ./e2e/lab ./e2e/patterns
 PACKAGES = $(shell $(GO) list ./... | grep -v -e /e2e/lab$$ -e /e2e/patterns$$)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check race e2e fuzz bench bench-peers golden geodb demo-certs clean
+.PHONY: help build run test check race e2e fuzz bench bench-peers golden geodb demo-certs deb test-packages clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## compile gslbd, gslb-agent and gslbctl into bin/
 	@mkdir -p $(BIN)
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+	$(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/...
 
 run: build ## serve config.example.yaml on 127.0.0.1:5300 (Ctrl-C stops it)
 	$(BIN)/gslbd --config config.example.yaml
@@ -61,5 +62,11 @@ geodb: ## get a full city database (DB-IP, CC BY 4.0) into geodb/
 demo-certs: ## make certificates for trying TLS with config.example.yaml, into demo-certs/
 	$(GO) run ./testdata/certs/demo config.example.yaml demo-certs
 
+deb: ## build the Debian packages and their SBOMs into dist/
+	packaging/build
+
+test-packages: ## install, upgrade and purge the packages in a Debian that is really booted (needs root, a mirror of Debian, minutes)
+	packaging/test-booted
+
 clean: ## remove what was built
-	rm -rf $(BIN) demo-certs
+	rm -rf $(BIN) demo-certs dist

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sync/errgroup"
@@ -36,6 +37,9 @@ type parts struct {
 	readers []namedReader
 	checked *sitereport.Checked // nil: no checks of its own
 	prober  *probes.Prober      // nil: round trips are not measured
+
+	rounds rounds
+	untold atomic.Bool // the service manager cannot be told, which was logged
 
 	unprobed atomic.Bool // the prober cannot run, which was logged: what is asked for is forgotten
 }
@@ -90,6 +94,7 @@ func load(path string, once bool) (*parts, error) {
 	for _, r := range p.readers {
 		opts.Readers = append(opts.Readers, r.Reader)
 	}
+	opts.Readers = append(opts.Readers, &p.rounds)
 	if c.RTT.Enabled {
 		// Results go to the agent, which is made only after the prober because it queues there.
 		p.prober, err = probes.NewProber(probes.ProberOptions{
@@ -193,6 +198,7 @@ func newLogger(c config.AgentLog) (*zap.Logger, error) {
 func (p *parts) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.agent.Run(ctx) })
+	group.Go(func() error { return p.supervised(ctx) })
 	if p.checked != nil {
 		group.Go(func() error { return p.checked.Run(ctx) })
 	}
@@ -224,6 +230,9 @@ func serve(ctx context.Context, path string, reload <-chan os.Signal) error {
 		ended := make(chan error, 1)
 		go func() { ended <- p.run(running) }()
 		next, err := p.await(path, reload, ended)
+		if ctx.Err() != nil {
+			p.tell(daemon.SdNotifyStopping)
+		}
 		stop()
 		if next == nil {
 			p.log.Info("stopped")

@@ -71,6 +71,9 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 		return nil, err
 	}
 	workers := runtime.GOMAXPROCS(0)
+	if err := checkOpenFiles(filesNeeded(c, workers), s.log); err != nil {
+		return nil, err
+	}
 	s.store, err = state.New(state.Options{Directory: c.State.Directory, Log: s.log, Shards: workers})
 	if err != nil {
 		return nil, fmt.Errorf("gslbd: %w", err)
