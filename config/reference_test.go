@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -57,8 +58,11 @@ func TestReference(t *testing.T) {
 		}
 	}
 	got, err := os.ReadFile(page)
-	if err != nil || string(got) != b.String() {
-		t.Errorf("docs/reference.md is stale (%v): run `make golden`, and read the diff", err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(got), b.String()); diff != "" {
+		t.Errorf("docs/reference.md is stale: run `make golden` (-page +now):\n%s", diff)
 	}
 }
 
