@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	"go.yaml.in/yaml/v3"
 
@@ -35,16 +36,17 @@ func (b block) first() string {
 
 // How a block is tested. Whatever is none of these is the reason why it is not.
 const (
-	configured = "TestDocsConfigurations: gslbd accepts it"
-	records    = "TestDocsZones: records that can be read"
-	readme     = "TestReadme runs it"
-	operations = "TestDocsOperations runs it"
-	delegated  = "TestDocsDelegation runs it"
-	protocol   = "TestDocsProtocol runs it"
-	overTLS    = "TestDocsOverTLS runs it"
-	agentFile  = "TestDocs of cmd/gslb-agent reads it"
-	output     = "output, as an example"
-	developers = "for developers, and takes minutes"
+	configured  = "TestDocsConfigurations: gslbd accepts it"
+	records     = "TestDocsZones: records that can be read"
+	readme      = "TestReadme runs it"
+	operations  = "TestDocsOperations runs it"
+	delegated   = "TestDocsDelegation runs it"
+	protocol    = "TestDocsProtocol runs it"
+	overTLS     = "TestDocsOverTLS runs it"
+	agentFile   = "TestDocs of cmd/gslb-agent reads it"
+	explanation = "TestDocsExplain prints it"
+	output      = "output, as an example"
+	developers  = "for developers, and takes minutes"
 )
 
 // treated has all blocks of the documentation: how each begins, and how it is tested. TestDocsBlocks fails for one that is
@@ -97,7 +99,7 @@ var treated = map[string][][2]string{
 	},
 	"docs/policies.md": {
 		{"policies:", configured},
-		{"www.gslb.example.com A, policy default", output},
+		{"www.gslb.example.com A, policy default", explanation},
 	},
 	"docs/protocol.md": {
 		{"https:", configured},
@@ -449,6 +451,35 @@ func TestDocsDelegation(t *testing.T) {
 	}
 }
 
+// TestDocsExplain gets the explanation in docs/policies.md, to the letter but for how long the pool has served.
+func TestDocsExplain(t *testing.T) {
+	t.Parallel()
+	s := startGSLBD(t, `
+geo: {databases: [testdata/geo/cities.mmdb], overrides: [{prefix: 11.1.1.0/24, continent: AS, country: HK}]}
+sites:
+  - {name: korea, location: {continent: AS, country: KR, latitude: 37.57, longitude: 126.98}, capacity: {sessions: 900000}}
+  - {name: us, location: {continent: NA, country: US, latitude: 38.95, longitude: -77.45}, capacity: {sessions: 900000}}
+zones: [{name: gslb.example.com, file: testdata/zones/gslb.example.com.zone}]
+services:
+  - name: www.gslb.example.com
+    members: [{name: korea, site: korea, addresses: [1.1.1.1]}, {name: us, site: us, addresses: [2.2.2.2]}]
+`)
+	for site, sessions := range map[string]int{"korea": 400000, "us": 300000} {
+		vip := map[string]string{"korea": "1.1.1.1", "us": "2.2.2.2"}[site]
+		body := fmt.Sprintf(`{"site": %q, "load": {"sessions": %d}, "virtual_servers": [{"name": "web", "address": %q, "servers": [{"name": "server1", "state": "up"}]}]}`, site, sessions, vip)
+		s.keepReporting(t, site, func() string { return body }, func(string) {})
+	}
+	want := blocksTested(t, "docs/policies.md", explanation)[0].text
+	var got string
+	lab.Eventually(t, within, "both reports count", func() bool {
+		got = s.ctl(t, "explain", "www.gslb.example.com", "--client", "11.1.1.1")
+		return strings.Contains(got, "korea 44.44 %, us 33.33 %")
+	})
+	if diff := cmp.Diff(want, regexp.MustCompile(`for \d+s,`).ReplaceAllString(got, "for 12s,")); diff != "" {
+		t.Errorf("docs/policies.md (-page +now):\n%s", diff)
+	}
+}
+
 // command is the beginning of one of our commands.
 var command = regexp.MustCompile(`^(?:bin/)?(gslbd|gslbctl|gslb-agent)$`)
 
@@ -547,4 +578,47 @@ func anchors(text string) (all []string) {
 		all = append(all, strings.ReplaceAll(name, " ", "-"))
 	}
 	return all
+}
+
+// TestDocsNames finds tests, telemetry and keys that the documentation names and that are not there.
+func TestDocsNames(t *testing.T) {
+	t.Parallel()
+	var source, tests strings.Builder
+	err := filepath.WalkDir("..", func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if strings.HasSuffix(path, "_test.go") {
+			tests.Write(b)
+		} else {
+			source.Write(b)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reference := readPage(t, "docs/reference.md")
+	test := regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z]\\w*)")
+	series := regexp.MustCompile(`\bgslbd_[a-z_]+`)
+	key := regexp.MustCompile("`((?:dns|reports|admin|state|geo|rtt|zones\\[\\]|sites\\[\\]|policies\\[\\]|evacuation|log|failover|capacity)(?:\\.[a-z0-9_]+(?:\\[\\])?)+)(?:: [^`]*)?`")
+	for _, page := range pages(t) {
+		text := readPage(t, page)
+		for _, m := range test.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(tests.String(), "func "+m[1]) {
+				t.Errorf("%s: there is no test %s", page, m[1])
+			}
+		}
+		for _, name := range series.FindAllString(text, -1) {
+			if !strings.Contains(source.String(), `"`+name) {
+				t.Errorf("%s: there is no telemetry %s", page, name)
+			}
+		}
+		for _, m := range key.FindAllStringSubmatch(text, -1) {
+			if !regexp.MustCompile("`(?:[a-z_.\\[\\]]+\\.)?" + regexp.QuoteMeta(m[1]) + "[.\\[`]").MatchString(reference) {
+				t.Errorf("%s: there is no key %s", page, m[1])
+			}
+		}
+	}
 }
