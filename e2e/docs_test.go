@@ -286,6 +286,16 @@ func docsDir(t *testing.T) string {
 	return dir
 }
 
+// demoCertificates does in dir what make demo-certs does in the project.
+func demoCertificates(t *testing.T, dir string) {
+	t.Helper()
+	demo := exec.Command("go", "run", "./testdata/certs/demo", "config.example.yaml", filepath.Join(dir, "demo-certs"))
+	demo.Dir = ".."
+	if out, err := demo.CombinedOutput(); err != nil {
+		t.Fatalf("demo-certs: %v\n%s", err, out)
+	}
+}
+
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -384,11 +394,7 @@ func TestDocsProtocol(t *testing.T) {
 		lab.Program(t, program)
 	}
 	dir := docsDir(t)
-	demo := exec.Command("go", "run", "./testdata/certs/demo", "config.example.yaml", filepath.Join(dir, "demo-certs"))
-	demo.Dir = ".."
-	if out, err := demo.CombinedOutput(); err != nil {
-		t.Fatalf("demo-certs: %v\n%s", err, out)
-	}
+	demoCertificates(t, dir)
 	blocks := blocksTested(t, "docs/protocol.md", protocol)
 	cookies, secret, tls := blocks[0].text, blocks[1].text, blocks[2].text
 	here := strings.NewReplacer("SERVER", "127.0.0.1", "/etc/gslbd/", "", "-alpn dot", "-alpn dot </dev/null")
