@@ -71,7 +71,7 @@ type DNSTLS struct {
 	// Listen are the addresses (IP:port; ":853" is every address) served. Default: none, at most 64. Not port 53.
 	Listen []string `mapstructure:"listen" as:"listen" size:"64"`
 	// Certificate is a PEM file of the certificate and its chain. Default: none; listen needs one.
-	Certificate string `mapstructure:"certificate"`
+	Certificate string `mapstructure:"certificate" as:"path"`
 	// Key is a PEM file of the certificate's private key, which only its owner may read. Default: none; listen needs one.
-	Key string `mapstructure:"key"`
+	Key string `mapstructure:"key" as:"path"`
 }

@@ -6,7 +6,7 @@ import "time"
 type Policy struct {
 	// Name is what services call it. Required, unique. A shipped name (default, active-standby, nearest, fastest, spread) replaces that one.
 	Name string `mapstructure:"name" required:"true" as:"name"`
-	// Steps are the chain, in order. Required, 1 to 12, each metric at most once.
+	// Steps are the metrics in their order, each at most once. Required, 1 to 12.
 	Steps []Step `mapstructure:"chain" required:"true" size:"12"`
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -137,9 +138,11 @@ func (r *reference) row(t reflect.Type, f field, path string) {
 }
 
 // text is the comment on the key in the example; where it has none there, because it stands in a line with others, the
-// first sentence of its comment in the code.
+// first sentence of its comment in the code. What the example says of one kind of entry is not said of all.
 func (r *reference) text(t reflect.Type, f field, path string) string {
-	if text := r.comments[path]; text != "" || isSection(element(f.typ)) {
+	elem := element(f.typ)
+	kinds := isSection(elem) && f.typ.Kind() == reflect.Slice && slices.ContainsFunc(r.d.fieldsOf(elem), func(f field) bool { return f.kinds != nil })
+	if text := r.comments[path]; text != "" && !kinds {
 		return text
 	}
 	owner := t
@@ -153,8 +156,10 @@ func (r *reference) text(t reflect.Type, f field, path string) string {
 			text = other
 		}
 	}
-	if text == "" {
+	if text == "" && !isSection(elem) {
 		return r.comments[path[:strings.LastIndexByte(path, '.')]]
+	} else if text == "" {
+		return ""
 	}
 	text, _, _ = strings.Cut(strings.TrimSuffix(text, "."), ". ")
 	for _, sibling := range r.d.fieldsOf(t) {
