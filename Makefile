@@ -53,8 +53,8 @@ bench: ## run the benchmarks; BENCHCOUNT (6) times, for go tool benchstat OLD NE
 bench-peers: ## measure gslbd and other DNS servers side by side into docs/performance.md (needs root, half an hour)
 	$(GO) run ./e2e/peers -write docs/performance.md
 
-golden: ## write the golden files anew; read the diff before you commit it
-	$(GO) test ./policy ./sitereport ./e2e -run 'Golden|HAProxyCases|Imports' -update
+golden: ## write the golden files and docs/reference.md anew; read the diff before you commit it
+	$(GO) test ./policy ./sitereport ./config ./e2e -run 'Golden|HAProxyCases|Imports|Reference' -update
 
 geodb: ## get a full city database (DB-IP, CC BY 4.0) into geodb/
 	testdata/geo/geodb

@@ -17,7 +17,7 @@ type DNS struct {
 	ECS bool `mapstructure:"ecs" default:"true"`
 	// MaxUDPPayload is the largest UDP response in bytes. 512 (RFC 1035) to 4096, default 1232, which fits every path
 	// without fragments.
-	MaxUDPPayload int `mapstructure:"max_udp_payload" default:"1232" min:"512" max:"4096"`
+	MaxUDPPayload int `mapstructure:"max_udp_payload" default:"1232" min:"512" max:"4096" unit:"bytes"`
 	// DrainTime is how long sockets stay open after readiness has failed at shutdown. 0s to 5m, default 5s.
 	DrainTime time.Duration `mapstructure:"drain_time" default:"5s" min:"0s" max:"5m"`
 	// Version is the answer to version.bind (CH TXT). At most 128 bytes; default: empty, which refuses the question.
@@ -35,10 +35,10 @@ type TCP struct {
 	IdleTimeout time.Duration `mapstructure:"idle_timeout" default:"10s" min:"100ms" max:"10m"`
 	// MaxConnections is the most connections at a time; one more sheds the one that is idle longest. 1 to 100000,
 	// default 1000.
-	MaxConnections int `mapstructure:"max_connections" default:"1000" min:"1" max:"100000"`
+	MaxConnections int `mapstructure:"max_connections" default:"1000" min:"1" max:"100000" unit:"connections"`
 	// MaxConnectionsPerClient is the most of them from one client network (IPv4 /24, IPv6 /56). 1 to 100000, default
 	// 100.
-	MaxConnectionsPerClient int `mapstructure:"max_connections_per_client" default:"100" min:"1" max:"100000"`
+	MaxConnectionsPerClient int `mapstructure:"max_connections_per_client" default:"100" min:"1" max:"100000" unit:"connections"`
 }
 
 // Cookies is the section dns.cookies (RFC 7873, RFC 9018).
@@ -56,7 +56,7 @@ type Cookies struct {
 // separately for each name, and for all that does not exist in a zone. A reload changes all of it.
 type RateLimit struct {
 	// ResponsesPerSecond is the rate, and how many a network that was quiet gets at once. 0 to 100000, default 0: off.
-	ResponsesPerSecond int `mapstructure:"responses_per_second" default:"0" min:"0" max:"100000"`
+	ResponsesPerSecond int `mapstructure:"responses_per_second" default:"0" min:"0" max:"100000" unit:"responses a second"`
 	// Slip sends every so manieth limited response truncated, so that a real client asks again over TCP; 0 sends none,
 	// 1 all. 0 to 10, default 2.
 	Slip int `mapstructure:"slip" default:"2" min:"0" max:"10"`
@@ -71,7 +71,7 @@ type DNSTLS struct {
 	// Listen are the addresses (IP:port; ":853" is every address) served. Default: none, at most 64. Not port 53.
 	Listen []string `mapstructure:"listen" as:"listen" size:"64"`
 	// Certificate is a PEM file of the certificate and its chain. Default: none; listen needs one.
-	Certificate string `mapstructure:"certificate"`
+	Certificate string `mapstructure:"certificate" as:"path"`
 	// Key is a PEM file of the certificate's private key, which only its owner may read. Default: none; listen needs one.
-	Key string `mapstructure:"key"`
+	Key string `mapstructure:"key" as:"path"`
 }

@@ -30,8 +30,8 @@ type Location struct {
 	// Subdivision is spelled as the database spells it: an ISO 3166-2 part (CA) or a name (California).
 	Subdivision string `mapstructure:"subdivision" as:"shorttext"`
 	// Latitude and Longitude are degrees, -90 to 90 and -180 to 180; both or neither are written.
-	Latitude  float64 `mapstructure:"latitude" min:"-90" max:"90"`
-	Longitude float64 `mapstructure:"longitude" min:"-180" max:"180"`
+	Latitude  float64 `mapstructure:"latitude" min:"-90" max:"90" unit:"degrees"`
+	Longitude float64 `mapstructure:"longitude" min:"-180" max:"180" unit:"degrees"`
 	// HasCoordinates says that they were written.
 	HasCoordinates bool `mapstructure:"-"`
 }

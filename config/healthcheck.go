@@ -15,7 +15,7 @@ type HealthCheck struct {
 	Rise int `mapstructure:"rise" default:"2" min:"1" max:"100"`
 	// Fall is how many failures in a row make it down. 1 to 100, default 3.
 	Fall int `mapstructure:"fall" default:"3" min:"1" max:"100"`
-	// Port to check. 1 to 65535; default 0: see PortFor.
+	// Port is the one to check. 1 to 65535; default 0: see PortFor.
 	Port uint16 `mapstructure:"port" min:"1" max:"65535" for:"tcp|udp|http|https|dns"`
 
 	// Send is the datagram's content. At most 1024 bytes; default: empty.

@@ -7,5 +7,5 @@ type Log struct {
 	// Format is json or text. Default json.
 	Format string `mapstructure:"format" default:"json" enum:"json|text"`
 	// Queries is the share of queries logged. 0 to 1, default 0.
-	Queries float64 `mapstructure:"queries" default:"0" min:"0" max:"1"`
+	Queries float64 `mapstructure:"queries" default:"0" min:"0" max:"1" unit:"share"`
 }

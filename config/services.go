@@ -14,13 +14,13 @@ type Service struct {
 	Zone string `mapstructure:"-"`
 	// Aliases give the same answer under their own names, and share the service's counters. Default: none.
 	Aliases []string `mapstructure:"aliases" as:"owner" size:"1000"`
-	// Policy names a policy. Default "default".
+	// Policy names the policy that decides. Default "default".
 	Policy string `mapstructure:"policy" default:"default" as:"name"`
 	// TTL of the answers in seconds, written without unit. 0 to 86400 (a day: longer hands the decision to caches),
 	// default 30.
 	TTL uint32 `mapstructure:"ttl" default:"30" min:"0" max:"86400" as:"seconds"`
 	// Answers is the most addresses in an answer. 1 to 10, default 1.
-	Answers int `mapstructure:"answers" default:"1" min:"1" max:"10"`
+	Answers int `mapstructure:"answers" default:"1" min:"1" max:"10" unit:"addresses"`
 	// MinHealthy is how many servers of each virtual server must be up. At least 1, or 1% to 100%; default 1.
 	MinHealthy Threshold `mapstructure:"min_healthy" default:"1"`
 	// OnAllDown is what to answer when no candidate is up: all, last-known-good, backup, nodata or servfail.
@@ -35,7 +35,7 @@ type Service struct {
 	// SlowStart is how long a recovered member's share of clients grows. 0s (off) to 1h, default 0s.
 	SlowStart time.Duration `mapstructure:"slow_start" default:"0s" min:"0s" max:"1h"`
 	// MinServing is how many members that are up an evacuation must leave, unless forced. 0 to 256, default 1.
-	MinServing int      `mapstructure:"min_serving" default:"1" min:"0" max:"256"`
+	MinServing int      `mapstructure:"min_serving" default:"1" min:"0" max:"256" unit:"members"`
 	Failover   Failover `mapstructure:"failover"`
 	HTTPS      HTTPS    `mapstructure:"https"`
 	// HealthCheck is gslbd's own check of the members' addresses. Default: none (nil).
@@ -54,7 +54,7 @@ type Threshold struct {
 type Member struct {
 	// Name is required and unique within the service; it is the member's identity over reloads.
 	Name string `mapstructure:"name" required:"true" as:"name"`
-	// Site names a site. Required.
+	// Site names the site that serves it. Required.
 	Site string `mapstructure:"site" required:"true" as:"name"`
 	// Addresses are the VIPs: at most one IPv4 and one IPv6 address, at least one unless cname is given.
 	Addresses []netip.Addr `mapstructure:"addresses" size:"2"`
@@ -79,7 +79,7 @@ type Member struct {
 // Failover is the section services[].failover.
 type Failover struct {
 	// Ratio is the healthy share of primaries below which backups take over. 0 to 1, default 0: when none is healthy.
-	Ratio float64 `mapstructure:"ratio" default:"0.0" min:"0" max:"1"`
+	Ratio float64 `mapstructure:"ratio" default:"0.0" min:"0" max:"1" unit:"share"`
 	// DropWhenAllDown is another spelling of on_all_down: nodata. Default false.
 	DropWhenAllDown bool `mapstructure:"drop_when_all_down" default:"false"`
 	// Failback says how the service leaves its backups once the ratio is met again: auto (at once), delay (when it was

@@ -4,7 +4,7 @@ import "time"
 
 // Site is one entry of sites: a data centre.
 type Site struct {
-	// Name is required and unique.
+	// Name is what members, overrides, agents and orders call it. Required, unique.
 	Name string `mapstructure:"name" required:"true" as:"name"`
 	// Zone is the failure domain (availability zone). Default: empty.
 	Zone string `mapstructure:"zone" as:"name"`
@@ -25,7 +25,7 @@ type Site struct {
 // Capacity is the section sites[].capacity: from when a site is overloaded. See the metric capacity.
 type Capacity struct {
 	// Sessions is the threshold of open sessions. At least 1; default off: 0, no threshold.
-	Sessions uint64 `mapstructure:"sessions" default:"off" min:"1" off:"true"`
+	Sessions uint64 `mapstructure:"sessions" default:"off" min:"1" off:"true" unit:"sessions"`
 	// Bandwidth is the threshold of bits per second, written with bps, kbps, Mbps, Gbps or Tbps (powers of 1000).
 	// At least 1bps; default off: 0, no threshold.
 	Bandwidth uint64 `mapstructure:"bandwidth" default:"off" min:"1bps" max:"1000000Tbps" as:"bandwidth" off:"true"`

@@ -310,41 +310,15 @@ func TestDocsOverTLS(t *testing.T) {
 	t.Parallel()
 	lab.Need(t, os.Geteuid() == 0, "root, for a network namespace")
 	curl := lab.Program(t, "curl")
-	docs, err := os.ReadFile("../docs/agent.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, _ := strings.Cut(string(docs), "To try it with the example")
+	_, text, _ := strings.Cut(readPage(t, "docs/agent.md"), "To try it with the example")
 	text, _, _ = strings.Cut(text, "\n### ")
 	serve, try, ok := strings.Cut(text, "In another terminal:")
 	_, serve, built := strings.Cut(serve, "make build demo-certs\n")
 	if !ok || !built {
 		t.Fatalf("the section has changed:\n%s", text)
 	}
-	dir := t.TempDir()
-	project, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, to := range map[string]string{"bin": binaries, "testdata": filepath.Join(project, "testdata")} {
-		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range []string{"config.example.yaml", "agent.example.yaml"} {
-		b, err := os.ReadFile(filepath.Join(project, name))
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name), b, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	demo := exec.Command("go", "run", "./testdata/certs/demo", "config.example.yaml", filepath.Join(dir, "demo-certs"))
-	demo.Dir = ".."
-	if out, err := demo.CombinedOutput(); err != nil {
-		t.Fatalf("demo-certs: %v\n%s", err, out)
-	}
+	dir := docsDir(t)
+	demoCertificates(t, dir)
 	script := "ip link set lo up || exit 1\n" + strings.TrimRight(serve, "\n") + " 2>gslbd.log & gslbd=$!\n" +
 		"for i in $(seq 100); do " + curl + " -s --cacert demo-certs/ca.pem https://localhost:8053/readyz | grep -q '^ready' && break; sleep 0.1; done\n" +
 		"set -ex\n" + try + "\nkill $gslbd; wait $gslbd\n"

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -173,12 +174,16 @@ func TestServeErrors(t *testing.T) {
 	}
 }
 
-// TestDocs holds the examples of docs/agent.md against what reads them.
+// TestDocs holds the examples of docs/agent.md and docs/install.md against what reads them.
 func TestDocs(t *testing.T) {
-	b, err := os.ReadFile(filepath.Join("..", "..", "docs", "agent.md"))
-	if err != nil {
-		t.Fatal(err)
+	read := func(page string) string {
+		b, err := os.ReadFile(filepath.Join("..", "..", "docs", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
 	}
+	b := read("agent.md")
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("s3cret"), 0o600); err != nil {
 		t.Fatal(err)
@@ -192,8 +197,9 @@ func TestDocs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	files := strings.Split(string(b), "```yaml\n")[1:]
-	if len(files) != 3 {
+	files := strings.Split(b+read("install.md"), "```yaml\n")[1:]
+	files = slices.DeleteFunc(files, func(text string) bool { return !strings.HasPrefix(text, "site:") })
+	if len(files) != 4 {
 		t.Fatalf("%d files", len(files))
 	}
 	for _, text := range files {
@@ -206,7 +212,7 @@ func TestDocs(t *testing.T) {
 			t.Errorf("%+v, %v", p, err)
 		}
 	}
-	_, report, _ := strings.Cut(string(b), "-d '")
+	_, report, _ := strings.Cut(b, "-d '")
 	report, _, _ = strings.Cut(report, "'")
 	if r, err := sitereport.Decode(strings.NewReader(report), sitereport.MaxReport); err != nil || len(r.VirtualServers[0].Servers) != 2 {
 		t.Errorf("%+v, %v", r, err)
