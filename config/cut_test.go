@@ -82,10 +82,17 @@ func TestCutHard(t *testing.T) {
 		"services:\r\n" + strings.ReplaceAll(entry("a"), "\n", "\r\n"),
 		"services:\n" + entry("a") + "# \u2028- name: b\n" + entry("c") + "  x: 1\n",
 		"log:\n  level: \"\nservices:\n" + entry("a") + "\"\n",
+		"rtt: {\n  methods:\n  - icmp\n  , refresh: 5m}\n",
+		"rtt:\n  exempt: [{\n  methods:\n  - icmp\n  }]\n",
 	} {
 		compareCut(t, fmt.Sprint("text ", i), []byte(head+text))
 		compareCut(t, fmt.Sprint("text ", i, ", last"), []byte(text+head))
 	}
+}
+
+// What a tag means is said at the head of the file.
+func TestCutTags(t *testing.T) {
+	compareCut(t, "tags", []byte("%TAG ! tag:yaml.org,2002:\n---\nrtt:\n  max_sites: !int 5\n  methods:\n  - !str icmp\n"))
 }
 
 // The faults of a long list keep their lines.
