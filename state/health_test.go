@@ -638,3 +638,19 @@ func TestTheSameCheckAtAnotherAddress(t *testing.T) {
 		r.want(false, "seoul")
 	})
 }
+
+// Why a check cannot be run is shown as it is now.
+func TestAnotherCheckError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(checked))
+		for _, why := range []string{"no permission", "no authority"} {
+			check := probe("seoul", false, false)
+			check.Unrunnable, check.Err = true, why
+			r.s.Check(check)
+			r.settle()
+			if got := r.member("www.example.com", "seoul").CheckError[state.V4]; got != "check error: "+why {
+				t.Errorf("%q, want %q", got, why)
+			}
+		}
+	})
+}
