@@ -50,7 +50,7 @@ func cut(data []byte, least int) (rest []byte, lists []*cutList) {
 		next := lineEnd(data, at)
 		if indent, ok := keyLine(data[at:next]); ok {
 			l, end := findList(data, next, line, indent, least/8)
-			if lines := bytes.Count(data[next:end], []byte("\n")); end-next >= least {
+			if lines := bytes.Count(data[next:end], []byte("\n")); l.count > 0 && end-next >= least {
 				lists = append(lists, l)
 				rest = append(append(rest, data[kept:next]...), bytes.Repeat([]byte("\n"), lines)...)
 				kept, next, line = end, end, line+lines

@@ -175,7 +175,11 @@ func (d *decoder) document(data []byte) *yaml.Node {
 	switch err := dec.Decode(&second); {
 	case err == nil:
 		d.failAt(origin{line: second.Line}, "", "has a second document, which would be ignored: join both, or remove the line \"---\" between them")
-	case !errors.Is(err, io.EOF):
+	case errors.Is(err, io.EOF):
+	case lists != nil:
+		d.torn = true
+		return nil
+	default:
 		d.fail("", "is not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 		return nil
 	}
