@@ -84,6 +84,8 @@ func TestCutHard(t *testing.T) {
 		"log:\n  level: \"\nservices:\n" + entry("a") + "\"\n",
 		"services:\n# - name: a.example.com\n\n#   members: []\nlog: {level: debug}\n",
 		"services:\n# - name: a.example.com\n",
+		"dns:\n- %x\n",
+		"services:\n" + entry("a") + "services:\n" + entry("b") + "  x: [\n",
 		"rtt: {\n  methods:\n  - icmp\n  , refresh: 5m}\n",
 		"rtt:\n  exempt: [{\n  methods:\n  - icmp\n  }]\n",
 	} {

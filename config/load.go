@@ -128,6 +128,7 @@ func (d *decoder) decode(data []byte, environ []string, prefix string, out any) 
 	}
 	overlay := d.environment(environ, prefix)
 	tree, ok := d.section(root, reflect.TypeOf(out).Elem(), "").(map[string]any)
+	d.torn = d.torn || len(d.cuts) > 0 // a list stands where none is read, and may be no YAML
 	if !ok || d.torn || d.expanded > maxExpanded || d.full() {
 		return false
 	}
