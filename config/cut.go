@@ -37,10 +37,10 @@ type piece struct {
 //
 // That is exact, since in a block list nothing but the next entry begins with "- " in the column of the entries: a block
 // scalar or mapping of the entry before ends there, and a quoted scalar or flow collection that does not leaves its piece
-// without an end, so that attach or read tells. Not cut is a file with an anchor, which one piece could define for
-// another, or with line breaks that are some for YAML only.
+// without an end, so that attach or read tells. Not cut is a file with an anchor or a %TAG, which say something of what
+// stands in another piece, or with line breaks that are some for YAML only.
 func cut(data []byte, least int) (rest []byte, lists []*cutList) {
-	for _, c := range []string{"&", "\r", "\u0085", "\u2028", "\u2029"} {
+	for _, c := range []string{"&", "%TAG", "\r", "\u0085", "\u2028", "\u2029"} {
 		if bytes.Contains(data, []byte(c)) {
 			return data, nil
 		}
@@ -50,7 +50,7 @@ func cut(data []byte, least int) (rest []byte, lists []*cutList) {
 		next := lineEnd(data, at)
 		if indent, ok := keyLine(data[at:next]); ok {
 			l, end := findList(data, next, line, indent, least/8)
-			if lines := bytes.Count(data[next:end], []byte("\n")); end-next >= least {
+			if lines := bytes.Count(data[next:end], []byte("\n")); l.count > 0 && end-next >= least {
 				lists = append(lists, l)
 				rest = append(append(rest, data[kept:next]...), bytes.Repeat([]byte("\n"), lines)...)
 				kept, next, line = end, end, line+lines
@@ -123,7 +123,7 @@ func (l *cutList) end(text []byte) *cutList {
 }
 
 // attach finds the keys of the lists in what is left of the file, and makes their values lists. It reports whether all
-// are there and have no other value.
+// are there and have no other value. In {} there is no block list, but a fault.
 func (d *decoder) attach(n *yaml.Node, lists []*cutList) bool {
 	byLine := make(map[int]*cutList, len(lists))
 	for _, l := range lists {
@@ -134,7 +134,7 @@ func (d *decoder) attach(n *yaml.Node, lists []*cutList) bool {
 	walk = func(n *yaml.Node) {
 		for i, value := range n.Content {
 			walk(value)
-			if n.Kind != yaml.MappingNode || i%2 == 0 {
+			if n.Kind != yaml.MappingNode || n.Style&yaml.FlowStyle != 0 || i%2 == 0 {
 				continue
 			}
 			if l := byLine[n.Content[i-1].Line]; l != nil && value.Kind == yaml.ScalarNode && value.ShortTag() == "!!null" && value.Value == "" {

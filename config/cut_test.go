@@ -82,10 +82,22 @@ func TestCutHard(t *testing.T) {
 		"services:\r\n" + strings.ReplaceAll(entry("a"), "\n", "\r\n"),
 		"services:\n" + entry("a") + "# \u2028- name: b\n" + entry("c") + "  x: 1\n",
 		"log:\n  level: \"\nservices:\n" + entry("a") + "\"\n",
+		"services:\n# - name: a.example.com\n\n#   members: []\nlog: {level: debug}\n",
+		"services:\n# - name: a.example.com\n",
+		"dns:\n- %x\n",
+		"services:\n" + entry("a") + "services:\n" + entry("b") + "  x: [\n",
+		"rtt: {\n  methods:\n  - icmp\n  , refresh: 5m}\n",
+		"rtt:\n  exempt: [{\n  methods:\n  - icmp\n  }]\n",
 	} {
 		compareCut(t, fmt.Sprint("text ", i), []byte(head+text))
 		compareCut(t, fmt.Sprint("text ", i, ", last"), []byte(text+head))
 	}
+}
+
+// What a tag means is said at the head of the file, and what makes it no YAML may stand where it was cut.
+func TestCutHeads(t *testing.T) {
+	compareCut(t, "two roots", []byte(" - x\nrtt:\n  methods:\n  - icmp\x00\n"))
+	compareCut(t, "tags", []byte("%TAG ! tag:yaml.org,2002:\n---\nrtt:\n  max_sites: !int 5\n  methods:\n  - !str icmp\n"))
 }
 
 // The faults of a long list keep their lines.

@@ -128,6 +128,7 @@ func (d *decoder) decode(data []byte, environ []string, prefix string, out any) 
 	}
 	overlay := d.environment(environ, prefix)
 	tree, ok := d.section(root, reflect.TypeOf(out).Elem(), "").(map[string]any)
+	d.torn = d.torn || len(d.cuts) > 0 // a list stands where none is read, and may be no YAML
 	if !ok || d.torn || d.expanded > maxExpanded || d.full() {
 		return false
 	}
@@ -175,7 +176,11 @@ func (d *decoder) document(data []byte) *yaml.Node {
 	switch err := dec.Decode(&second); {
 	case err == nil:
 		d.failAt(origin{line: second.Line}, "", "has a second document, which would be ignored: join both, or remove the line \"---\" between them")
-	case !errors.Is(err, io.EOF):
+	case errors.Is(err, io.EOF):
+	case lists != nil:
+		d.torn = true
+		return nil
+	default:
 		d.fail("", "is not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 		return nil
 	}

@@ -33,7 +33,7 @@ type decoder struct {
 	entries  int                      // entries of lists around the present node
 
 	least   int                     // bytes of a list that is read in pieces; 0: none is
-	cuts    map[*yaml.Node]*cutList // by the node that stands for the list
+	cuts    map[*yaml.Node]*cutList // that were not decoded yet, by the node that stands for the list
 	cutAt   map[string]*cutList     // those that were decoded, by path
 	torn    bool                    // one could not be read in pieces: nothing that was decoded counts
 	quiet   bool                    // decode without paths and origins, and only set tripped at a fault
@@ -538,6 +538,7 @@ func (d *decoder) list(n *yaml.Node, f field, path string) any {
 	elem, size := f.element(), len(n.Content)
 	if l != nil {
 		size = l.count
+		delete(d.cuts, n)
 	}
 	_, hasDefault := f.tag.Lookup("default")
 	if size == 0 && (hasDefault || f.tag.Get("required") != "") {

@@ -147,6 +147,7 @@ type keyState struct {
 	top   []*zoneKey // sign DNSKEY, CDS and CDNSKEY
 	data  []*zoneKey // sign all else
 	sets  []rrset    // DNSKEY, CDS and CDNSKEY
+	since time.Time  // when it began; zero: it is the first
 	until time.Time  // when another state begins; zero: never
 }
 
@@ -218,18 +219,19 @@ func (k *ZoneKeys) load(now time.Time) error {
 	return nil
 }
 
-// at returns the state at the time now. Where the times in the files leave no key that signs, the state before goes on.
+// at returns the state at the time now. Where the times in the files leave no key that signs, the state before goes on. A
+// clock that was ahead leaves nothing behind when it is set back.
 //
-// Hot path: a comparison; a new state is made where one begins.
+// Hot path: two comparisons; a new state is made where one begins.
 func (k *ZoneKeys) at(now time.Time) *keyState {
 	s := k.state.Load()
-	if s.until.IsZero() || now.Before(s.until) {
+	if !now.Before(s.since) && (s.until.IsZero() || now.Before(s.until)) {
 		return s
 	}
 	next, err := k.stateOf(k.files.Load(), now)
 	if err != nil {
 		same := *s
-		same.until = k.nextChange(k.files.Load(), now)
+		same.since, same.until = k.span(k.files.Load(), now)
 		next = &same
 	}
 	if k.state.CompareAndSwap(s, next) {
@@ -249,20 +251,25 @@ func (k *ZoneKeys) problem(now time.Time) string {
 	return ""
 }
 
-// nextChange returns when the first of the keys changes after now; zero: none does.
-func (k *ZoneKeys) nextChange(files *keyFiles, now time.Time) time.Time {
-	var first time.Time
+// span returns when the last of the keys' times before now was, and the first after it; zero: there is none.
+func (k *ZoneKeys) span(files *keyFiles, now time.Time) (since, until time.Time) {
 	for _, key := range files.keys {
-		if t := key.next(now); !t.IsZero() && (first.IsZero() || t.Before(first)) {
-			first = t
+		for _, t := range key.times() {
+			if !t.After(now) && t.After(since) {
+				since = t
+			}
+		}
+		if t := key.next(now); !t.IsZero() && (until.IsZero() || t.Before(until)) {
+			until = t
 		}
 	}
-	return first
+	return since, until
 }
 
 // stateOf returns what the keys do at the time now. It fails where no key would sign.
 func (k *ZoneKeys) stateOf(files *keyFiles, now time.Time) (*keyState, error) {
-	s := &keyState{name: k.name, until: k.nextChange(files, now)}
+	s := &keyState{name: k.name}
+	s.since, s.until = k.span(files, now)
 	var keys, digests, children []fileRecord
 	var why []string
 	id := sha256.New()

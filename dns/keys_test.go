@@ -267,6 +267,29 @@ func TestKeysGoOn(t *testing.T) {
 	})
 }
 
+// TestKeysClock sets the clock ahead, past a rollover, and back: the keys are again those of the time that it is.
+func TestKeysClock(t *testing.T) {
+	dir := t.TempDir()
+	makeKey(t, dir, "", dns.KSK, nil)
+	makeKey(t, dir, "", dns.ZSK, keyTimes{"Publish": -day, "Activate": -day, "Inactive": 2 * day, "Delete": 3 * day})
+	makeKey(t, dir, "", dns.ZSK, keyTimes{"Publish": day, "Activate": 2 * day})
+	r := signedWorld(t, dir, "").responder(t, dns.Options{})
+	before := fmt.Sprint(apexKeys(t, r))
+	for _, ahead := range []time.Duration{10 * day, 2 * day, 36 * hour, 0} {
+		now := time.Now().Add(ahead)
+		r.Refresh(now)
+		keys := apexKeys(t, r)
+		reply, _ := ask(t, r, question("txt.gslb.test.", "TXT", secure), false)
+		validate(t, reply, keys, now)
+		if want := map[time.Duration]int{10 * day: 2, 2 * day: 3, 36 * hour: 3, 0: 2}[ahead]; len(keys) != want {
+			t.Errorf("%v ahead: %d keys, want %d", ahead, len(keys), want)
+		}
+	}
+	if got := fmt.Sprint(apexKeys(t, r)); got != before {
+		t.Errorf("when the clock is right again:\ngot  %s\nwant %s", got, before)
+	}
+}
+
 // TestKeysReload runs a server, changes the directory of the keys, and looks at what is in force and in the log.
 func TestKeysReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

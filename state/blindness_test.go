@@ -361,3 +361,26 @@ func TestBlindnessEndsWithTheLastCheck(t *testing.T) {
 		r.want(true, "seoul", "virginia")
 	})
 }
+
+// A check that failed while sites were dying, before that was blindness, is old by its end. When it finds the same again, that
+// is news.
+func TestTheSameCheckAgainAfterBlindness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(checked))
+		r.report(says("seoul", up))
+		time.Sleep(5 * time.Second)
+		r.report(says("virginia", up))
+		time.Sleep(56 * time.Second) // seoul is dead and virginia not yet
+		r.s.Check(probe("seoul", false, false))
+		time.Sleep(9 * time.Second)
+		if !r.s.Snapshot().Blind {
+			t.Fatal("it is not blind")
+		}
+		r.report(says("virginia", up))
+		r.settle()
+		r.want(true, "seoul", "virginia")
+		r.s.Check(probe("seoul", false, false))
+		r.settle()
+		r.want(false, "seoul")
+	})
+}

@@ -808,31 +808,38 @@ func TestFailbackDelayThatEndsDuringARestart(t *testing.T) {
 			})
 		})
 	}
-	t.Run("own checks", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			dir := keptIn(t)
-			c := failsBack(state.FailbackDelay, time.Minute)
-			c.Services[0].HasCheck, c.Services[0].UnknownUp = true, false
-			check := func(r *rig, up bool, members ...string) {
-				for _, m := range members {
-					r.s.Check(state.CheckResult{Service: "www.example.com", Member: m, Up: up, Err: map[bool]string{false: "HTTP 500"}[up]})
+	for _, heard := range []bool{true, false} {
+		t.Run(fmt.Sprint("own checks, all of which run: ", heard), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := keptIn(t)
+				c := failsBack(state.FailbackDelay, time.Minute)
+				c.Services[0].HasCheck, c.Services[0].UnknownUp = true, false
+				check := func(r *rig, up bool, members ...string) {
+					for _, m := range members {
+						r.s.Check(state.CheckResult{Service: "www.example.com", Member: m, Up: up, Err: map[bool]string{false: "HTTP 500"}[up]})
+					}
+					r.settle()
 				}
-				r.settle()
-			}
-			r := startIn(t, c, dir)
-			check(r, true, backups...)
-			check(r, false, primaries...)
-			r.wantPool("failover", state.Backup, false)
-			check(r, true, "ig-a")
-			r.wantPool("one of two", state.Backup, true)
-			r.stop()
-			time.Sleep(2 * time.Minute)
-			r = startIn(t, c, dir)
-			r.wantPool("nothing is checked yet", state.Backup, true)
-			check(r, true, "ig-a")
-			r.wantPool("one is", state.Backup, true)
-			check(r, false, "ig-d") // as before the restart, which is news all the same
-			r.wantPool("both are", state.Primary, false)
+				r := startIn(t, c, dir)
+				check(r, true, backups...)
+				check(r, false, primaries...)
+				r.wantPool("failover", state.Backup, false)
+				check(r, true, "ig-a")
+				r.wantPool("one of two", state.Backup, true)
+				r.stop()
+				time.Sleep(2 * time.Minute)
+				r = startIn(t, c, dir)
+				r.wantPool("nothing is checked yet", state.Backup, true)
+				check(r, true, "ig-a")
+				r.wantPool("one is", state.Backup, true)
+				if heard {
+					check(r, false, "ig-d") // as before the restart, which is news all the same
+				} else {
+					time.Sleep(time.Minute)
+					synctest.Wait()
+				}
+				r.wantPool("both are", state.Primary, false)
+			})
 		})
-	})
+	}
 }

@@ -617,3 +617,40 @@ func TestNamedVirtualServerNoLongerListed(t *testing.T) {
 		want(r, true, "report")
 	})
 }
+
+// A reload that gives a member another address forgets what the check found at the old one. When it finds the same at the new
+// one, that is news.
+func TestTheSameCheckAtAnotherAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config := func(c *state.Config) {
+			checked(c)
+			c.Services[0].Members[0].VirtualServers = []string{"web"}
+		}
+		r := start(t, two(config))
+		r.report(says("seoul", up))
+		r.s.Check(probe("seoul", false, false))
+		r.settle()
+		r.want(false, "seoul")
+		r.s.Configure(two(config, func(c *state.Config) { c.Services[0].Members[0].Addresses[state.V4] = addr("1.1.1.9") }))
+		r.want(true, "seoul")
+		r.s.Check(probe("seoul", false, false))
+		r.settle()
+		r.want(false, "seoul")
+	})
+}
+
+// Why a check cannot be run is shown as it is now.
+func TestAnotherCheckError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(checked))
+		for _, why := range []string{"no permission", "no authority"} {
+			check := probe("seoul", false, false)
+			check.Unrunnable, check.Err = true, why
+			r.s.Check(check)
+			r.settle()
+			if got := r.member("www.example.com", "seoul").CheckError[state.V4]; got != "check error: "+why {
+				t.Errorf("%q, want %q", got, why)
+			}
+		}
+	})
+}

@@ -243,10 +243,11 @@ func (s *Store) Check(r CheckResult) {
 	c := &m.health[r.Family].check
 	before := *c
 	changed := c.apply(r, now)
-	s.dirty = s.dirty || changed || s.blind.frozen // a success may end that, also one like the last
-	if changed || now.Before(s.blind.thawUntil) {
+	news := changed || now.Before(s.blind.thawUntil) // it may end what blindness left, also if it is like the last
+	if news {
 		s.touch(svc)
 	}
+	s.dirty = s.dirty || news || s.blind.frozen // a success may end that, likewise
 	before.at, before.latency = c.at, c.latency // which are not kept
 	s.unsaved = s.unsaved || before != *c
 	s.unlock()
