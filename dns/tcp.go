@@ -132,7 +132,9 @@ func (s *tcpServer) accept(ctx context.Context, ln tcpListener, running *sync.Wa
 			running.Go(s.admit(nc, ln.secure).serve)
 			continue
 		case ctx.Err() != nil:
-			s.acceptQueued(ln, running)
+			if !errors.Is(context.Cause(ctx), ErrTakenOver) {
+				s.acceptQueued(ln, running)
+			}
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return err
