@@ -474,7 +474,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	group.Go(func() error {
 		accepting.Wait()
-		s.tcp.drain(&conns)
+		s.tcp.drain(&conns, errors.Is(context.Cause(ctx), ErrTakenOver))
 		return nil
 	})
 	return group.Wait()

@@ -3,6 +3,7 @@ package dns_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -93,8 +94,18 @@ func TestTakeover(t *testing.T) {
 			if got := next.Addrs(); !slices.Equal(got, old.Addrs()) {
 				t.Errorf("it listens on %v, and the other on %v", got, old.Addrs())
 			}
-			old.waitOpen(1)
+			known := old.dial("tcp")
+			if _, err := known.Write(frame(t, query)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := readFrame(known); err != nil {
+				t.Fatal(err)
+			}
+			old.waitOpen(2)
 			takeOver(dns.ErrTakenOver)
+			if m, err := readFrame(known); err != io.EOF { // it was silent for too long; a first query gets longer
+				t.Errorf("%v, %v", m, err)
+			}
 			if _, err := begun.Write(frame(t, query, query)[10:]); err != nil {
 				t.Fatal(err)
 			}

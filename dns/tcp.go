@@ -64,6 +64,7 @@ type tcpServer struct {
 	shed       atomic.Uint64
 	handshakes [handshakeResults]atomic.Uint64
 	stopping   atomic.Bool
+	patient    atomic.Bool // with those that have not sent a query, while it is stopping; set before that
 
 	// Guarded by mu. All lists are of *tcpConn, the longest without a query first.
 	mu      sync.Mutex
@@ -289,16 +290,28 @@ func (s *tcpServer) touch(c *tcpConn) bool {
 
 // counted reports whether the connection has its place still.
 func (s *tcpServer) counted(c *tcpConn) bool {
+	counted, _ := s.standing(c)
+	return counted
+}
+
+// standing reports whether the connection has its place still, and whether it has sent a query.
+func (s *tcpServer) standing(c *tcpConn) (counted, asked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return c.place != nil
+	return c.place != nil, c.asked
 }
 
 // drain lets the connections end: each may go on while it sends queries, but not be silent, and not beyond the drain
-// time. It returns when the last is closed.
-func (s *tcpServer) drain(running *sync.WaitGroup) {
+// time. Where nobody waits for the end, patient, those whose first query is still on its way keep the time for it. It returns
+// when the last is closed.
+func (s *tcpServer) drain(running *sync.WaitGroup, patient bool) {
+	s.patient.Store(patient)
 	s.stopping.Store(true)
-	s.each(func(c *tcpConn) { _ = c.SetReadDeadline(time.Now().Add(stopGrace)) })
+	s.each(func(c *tcpConn) {
+		if c.asked || !patient {
+			_ = c.SetReadDeadline(time.Now().Add(stopGrace))
+		}
+	})
 	late := time.AfterFunc(s.drainTime, func() {
 		s.each(func(c *tcpConn) { c.Close() })
 	})
@@ -368,10 +381,15 @@ func (c *tcpConn) expect(wait time.Duration) {
 		_ = c.SetDeadline(time.Now().Add(wait))
 	}
 	// What was set meanwhile by others must not be undone.
+	counted, asked := c.server.standing(c)
 	if c.server.stopping.Load() {
-		_ = c.SetDeadline(time.Now().Add(stopGrace))
+		grace := stopGrace
+		if !asked && c.server.patient.Load() {
+			grace = min(firstQueryTime, wait)
+		}
+		_ = c.SetDeadline(time.Now().Add(grace))
 	}
-	if !c.server.counted(c) {
+	if !counted {
 		_ = c.SetDeadline(time.Unix(1, 0))
 	}
 }

@@ -4,7 +4,7 @@
 //	gslbd check --config F    validates the configuration, zones and databases, and says all that is wrong
 //	gslbd version
 //
-// SIGHUP reloads the configuration; SIGTERM and SIGINT stop: readiness fails first, then after dns.drain_time the sockets
+// SIGHUP reloads the configuration; SIGUSR2 starts the program anew, which takes over without losing a query; SIGTERM and SIGINT stop: readiness fails first, then after dns.drain_time the sockets
 // close. The exit status is 0 after a stop, 1 when it cannot run, 2 for a wrong configuration or wrong usage.
 package main
 
@@ -108,17 +108,26 @@ const startGC = 800
 
 // serve runs the server on the configuration at path until a signal stops it.
 func serve(path string) error {
-	hup := make(chan os.Signal, 1) // before the databases are read, which takes a while: a reload must not end the process
-	signal.Notify(hup, syscall.SIGHUP)
+	signals := make(chan os.Signal, 2) // before the databases are read, which takes a while: neither must end the process
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR2)
+	h, err := takeHanded()
+	if err != nil {
+		return err
+	}
 	percent := debug.SetGCPercent(startGC)
 	g, db, err := load(path, nil)
 	if err != nil {
 		return usageError{err}
 	}
-	s, err := newServer(path, g, db)
+	s, err := newServer(path, g, db, h)
 	debug.SetGCPercent(percent)
 	if err != nil {
 		return err
+	}
+	if s.from != nil {
+		if err := s.from.serving(); err != nil {
+			return errors.Join(fmt.Errorf("gslbd: %w", err), s.control.Close(), s.store.Close())
+		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -126,5 +135,5 @@ func serve(path string) error {
 		<-ctx.Done()
 		stop() // a second signal ends the process at once
 	}()
-	return s.run(ctx, hup)
+	return s.run(ctx, signals)
 }
