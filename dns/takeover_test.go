@@ -76,6 +76,7 @@ func startTaken(t *testing.T, opts dns.Options) (*running, context.CancelCauseFu
 func TestTakeover(t *testing.T) {
 	for _, workers := range []int{1, 2, 4} {
 		t.Run(fmt.Sprint(workers), func(t *testing.T) {
+			t.Parallel()
 			old, takeOver := startTaken(t, dns.Options{Workers: 2})
 			begun := old.dial("tcp")
 			query := question("www.gslb.test.", "A")

@@ -39,6 +39,10 @@ const (
 
 	// stopGrace is how long a connection may be silent before it ends, once the server stops.
 	stopGrace = 100 * time.Millisecond
+
+	// takeoverGrace is that where another process has taken over, and nobody waits for the end: the next query of a distant
+	// client may be on its way.
+	takeoverGrace = time.Second
 )
 
 // The results of TLS handshakes.
@@ -64,7 +68,7 @@ type tcpServer struct {
 	shed       atomic.Uint64
 	handshakes [handshakeResults]atomic.Uint64
 	stopping   atomic.Bool
-	patient    atomic.Bool // with those that have not sent a query, while it is stopping; set before that
+	takenOver  atomic.Bool // set before stopping
 
 	// Guarded by mu. All lists are of *tcpConn, the longest without a query first.
 	mu      sync.Mutex
@@ -302,14 +306,13 @@ func (s *tcpServer) standing(c *tcpConn) (counted, asked bool) {
 }
 
 // drain lets the connections end: each may go on while it sends queries, but not be silent, and not beyond the drain
-// time. Where nobody waits for the end, patient, those whose first query is still on its way keep the time for it. It returns
-// when the last is closed.
-func (s *tcpServer) drain(running *sync.WaitGroup, patient bool) {
-	s.patient.Store(patient)
+// time. It returns when the last is closed.
+func (s *tcpServer) drain(running *sync.WaitGroup, takenOver bool) {
+	s.takenOver.Store(takenOver)
 	s.stopping.Store(true)
 	s.each(func(c *tcpConn) {
-		if c.asked || !patient {
-			_ = c.SetReadDeadline(time.Now().Add(stopGrace))
+		if grace := s.grace(c.asked); grace > 0 {
+			_ = c.SetReadDeadline(time.Now().Add(grace))
 		}
 	})
 	late := time.AfterFunc(s.drainTime, func() {
@@ -317,6 +320,18 @@ func (s *tcpServer) drain(running *sync.WaitGroup, patient bool) {
 	})
 	defer late.Stop()
 	running.Wait()
+}
+
+// grace is how long a connection may be silent, now that the server stops; 0: as long as before. Where another process has taken
+// over, one whose first query is still on its way keeps the time for it.
+func (s *tcpServer) grace(asked bool) time.Duration {
+	switch {
+	case !s.takenOver.Load():
+		return stopGrace
+	case asked:
+		return takeoverGrace
+	}
+	return 0
 }
 
 func (s *tcpServer) each(f func(*tcpConn)) {
@@ -383,11 +398,10 @@ func (c *tcpConn) expect(wait time.Duration) {
 	// What was set meanwhile by others must not be undone.
 	counted, asked := c.server.standing(c)
 	if c.server.stopping.Load() {
-		grace := stopGrace
-		if !asked && c.server.patient.Load() {
-			grace = min(firstQueryTime, wait)
+		if grace := c.server.grace(asked); grace > 0 {
+			wait = min(wait, grace)
 		}
-		_ = c.SetDeadline(time.Now().Add(grace))
+		_ = c.SetDeadline(time.Now().Add(wait))
 	}
 	if !counted {
 		_ = c.SetDeadline(time.Unix(1, 0))
