@@ -241,7 +241,11 @@ func takeovers() int {
 // order of the rotation go on.
 func TestTakeovers(t *testing.T) {
 	t.Parallel()
-	c := follow(t, startGSLBD(t, seedNetwork+fleetService))
+	s, program := prepareOwn(t, seedNetwork+fleetService)
+	s.rewrite(t, "stale_after: 3s, dead_after: 6s", "stale_after: 60s, dead_after: 120s") // a busy machine reports late
+	s.process = start(t, program, "--config", s.config)
+	s.waitLog(`"serving"`, 20*time.Second)
+	c := follow(t, s)
 	for site, vip := range map[string]string{"seoul": "1.1.1.1", "virginia": "2.2.2.2"} {
 		body := fmt.Sprintf(`{"site": %q, "load": {"sessions": 1000}, "virtual_servers": [{"name": "web", "address": %q, "servers": [{"name": "a", "state": "up"}]}]}`, site, vip)
 		c.keepReporting(t, site, func() string { return body }, func(string) {})
@@ -258,6 +262,9 @@ func TestTakeovers(t *testing.T) {
 		}
 		if resp, err := http.Get("http://" + c.admin + "/readyz"); err != nil || resp.StatusCode != http.StatusOK {
 			t.Errorf("takeover %d: not ready at once: %v %v", i, resp, err)
+		}
+		if got := c.scrape(t, `gslbd_site_sessions{site="seoul"}`); got != "1000" {
+			t.Errorf("takeover %d: seoul has %q sessions", i, got)
 		}
 		if got := c.answer(t, www); got != "2.2.2.2" {
 			t.Errorf("takeover %d: answered %q, against the order", i, got)
@@ -354,8 +361,8 @@ func TestTakeoverFails(t *testing.T) {
 		if out := c.ctl(t, "status"); !strings.Contains(out, "the last takeover failed") {
 			t.Errorf("%s: status does not tell of it:\n%s", f.name, out)
 		}
-		c.goesOn(t, body)
 	}
+	c.goesOn(t, body) // the last one was given the state
 	install(t, program, filepath.Join(binaries, "gslbd"))
 	c.write(t, body+"no: configuration\n")
 	c.fails(t, "ended before it was prepared (exit status 2)")
@@ -582,4 +589,35 @@ func TestSocketActivation(t *testing.T) {
 func (p *process) waitLogs(text string, n int) {
 	p.t.Helper()
 	lab.Eventually(p.t, 20*time.Second, fmt.Sprintf("%s prints %q for the %d. time", p.name, text, n), func() bool { return strings.Count(p.log(), text) >= n })
+}
+
+// What own checks have counted goes on: after a takeover it takes as many failures in a row as ever to bring a member down.
+func TestTakeoverKeepsChecks(t *testing.T) {
+	t.Parallel()
+	vip, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer vip.Close()
+	_, port, _ := net.SplitHostPort(vip.Addr().String())
+	c := follow(t, startGSLBD(t, seedNetwork+`services:
+  - name: www.gslb.example.com
+    health_check: {type: tcp, port: `+port+`, interval: 60s, timeout: 1s, fall: 3}
+    members:
+      - {name: seoul, site: seoul, addresses: [127.0.0.1]}
+`))
+	const up = `gslbd_member_up{family="ipv4",member="seoul",service="www.gslb.example.com"}`
+	lab.Eventually(t, 20*time.Second, "the member is up", func() bool {
+		return c.scrape(t, up) == "1" && c.scrape(t, `gslbd_probes_total{method="tcp",result="success"}`) == "1"
+	})
+	vip.Close()
+	c.next(t)
+	lab.Eventually(t, 20*time.Second, "a check has failed", func() bool {
+		return c.scrape(t, `gslbd_probes_total{method="tcp",result="failure"}`) == "1"
+	})
+	c.report(t, "seoul", `{"site": "seoul"}`) // what is published next knows of it
+	lab.Eventually(t, 20*time.Second, "the report is published", func() bool { return strings.Contains(c.log(), `"site fresh"`) })
+	if got := c.scrape(t, up); got != "1" {
+		t.Errorf("after one failure %s is %s", up, got)
+	}
 }

@@ -83,6 +83,7 @@ func newServer(path string, g *generation, db *geo.DB, h *handed) (_ *server, er
 		if before, err = s.from.release(); err != nil {
 			return nil, fmt.Errorf("gslbd: %w", err)
 		}
+		s.log.Info("takes over", zap.Int("from", before.PID))
 	}
 	s.store, err = state.New(state.Options{Directory: c.State.Directory, Takeover: s.from != nil, Log: s.log, Shards: workers})
 	if err != nil {
@@ -100,6 +101,7 @@ func newServer(path string, g *generation, db *geo.DB, h *handed) (_ *server, er
 	s.geo = geo.NewLoader(geo.LoaderOptions{Options: withPrevious(g.geo, db), OnLoad: s.store.SetGeo, Log: s.log})
 	s.monitor = probes.NewMonitor(probes.MonitorOptions{Notify: func(r probes.Result) { s.store.Check(checkResult(r)) }, Log: s.log})
 	s.monitor.Set(g.checks)
+	s.monitor.Resume(before.Checks)
 	s.receiver = sitereport.NewReceiver(sitereport.ReceiverOptions{Report: s.store.Report, Config: g.receiver, Log: s.log})
 	s.dns, err = dns.New(dns.Options{
 		Cookies: cookieOptions(c.DNS.Cookies),
@@ -198,7 +200,14 @@ func (s *server) run(ctx context.Context, signals <-chan os.Signal) error {
 	stopping, stop := context.WithCancel(ctx)
 	defer stop()
 	context.AfterFunc(running, stop)
-	for _, room := range []func(context.Context) error{s.dns.Run, s.monitor.Run, s.geo.Run, s.secrets.run, s.supervised} {
+	group.Go(func() error { return s.dns.Run(running) })
+	if s.from != nil { // it reads the sockets until it is told, so that no query waits
+		if err := s.from.serving(); err != nil {
+			cancel(dns.ErrTakenOver) // it goes on
+			return fmt.Errorf("gslbd: %w", errors.Join(err, group.Wait(), s.control.Close(), s.store.Close()))
+		}
+	}
+	for _, room := range []func(context.Context) error{s.monitor.Run, s.geo.Run, s.secrets.run, s.supervised} {
 		group.Go(func() error { return room(running) })
 	}
 	usr2, prepared := make(chan struct{}, 1), make(chan *successor)

@@ -14,6 +14,8 @@ import (
 
 	"github.com/coreos/go-systemd/v22/activation"
 	"go.uber.org/zap"
+
+	"gslbd/probes"
 )
 
 // takeoverVariable of the environment tells a process that it is to take over, and how many sockets it was given for it: the
@@ -34,8 +36,9 @@ const releaseTime = 30 * time.Second
 
 // A handover is what the old process tells the new one.
 type handover struct {
-	PID          int      `json:"pid"`
-	CookieSecret [16]byte `json:"cookie_secret"`
+	PID          int               `json:"pid"`
+	CookieSecret [16]byte          `json:"cookie_secret"`
+	Checks       []probes.Standing `json:"checks"`
 }
 
 // handed is what the process was given when it started, by the one before it or by a service manager.
@@ -155,7 +158,7 @@ func (p *predecessor) release() (handover, error) {
 	return h, nil
 }
 
-// serving says that this process serves. Nothing that could fail may follow: the old process ends.
+// serving says that this process answers queries. The old one ends, and orders may be taken.
 func (p *predecessor) serving() error {
 	_ = p.conn.SetDeadline(time.Now().Add(releaseTime))
 	if _, err := fmt.Fprintln(p.conn, wordServing); err != nil {

@@ -124,11 +124,6 @@ func serve(path string) error {
 	if err != nil {
 		return err
 	}
-	if s.from != nil {
-		if err := s.from.serving(); err != nil {
-			return errors.Join(fmt.Errorf("gslbd: %w", err), s.control.Close(), s.store.Close())
-		}
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	go func() {

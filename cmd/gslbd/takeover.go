@@ -209,7 +209,7 @@ func (s *server) keep(running, stopping context.Context, prepared <-chan *succes
 		pause()
 		err := <-ended
 		if err == nil {
-			err = n.take(stopping, handover{PID: os.Getpid(), CookieSecret: s.dns.CookieSecret()})
+			err = n.take(stopping, handover{PID: os.Getpid(), CookieSecret: s.dns.CookieSecret(), Checks: s.monitor.Standings()})
 		}
 		if err == nil {
 			s.log.Info("taken over", zap.Int("by", n.cmd.Process.Pid))
