@@ -300,13 +300,14 @@ func install(t *testing.T, program, file string) {
 	replace(t, program, text)
 }
 
+// replace writes the program by another process: what this one writes may be open for writing in a process that another test
+// just starts, and then cannot be run.
 func replace(t *testing.T, program string, text []byte) {
 	t.Helper()
-	if err := os.WriteFile(program+".new", text, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(program+".new", program); err != nil {
-		t.Fatal(err)
+	cmd := exec.Command("sh", "-c", `cat >"$0.new" && chmod 700 "$0.new" && mv "$0.new" "$0"`, program)
+	cmd.Stdin = bytes.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
 }
 
@@ -454,9 +455,7 @@ func TestTakeoverIsTold(t *testing.T) {
 	m := newServiceManager(t)
 	dir := t.TempDir()
 	program := filepath.Join(dir, "program")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\nenv >"+dir+"/env\nls -l /proc/self/fd >>"+dir+"/env\necho '[]'\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	replace(t, program, []byte("#!/bin/sh\nenv >"+dir+"/env\nls -l /proc/self/fd >>"+dir+"/env\necho '[]'\n"))
 	s := m.prepare(t, seedNetwork+fleetService+"evacuation: {exec: {command: ["+program+"]}}\n")
 	m.start(t, s, filepath.Join(binaries, "gslbd"), 400*time.Millisecond)
 	c := follow(t, s)
