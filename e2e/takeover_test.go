@@ -363,7 +363,16 @@ func TestTakeoverFails(t *testing.T) {
 			t.Errorf("%s: status does not tell of it:\n%s", f.name, out)
 		}
 	}
-	c.goesOn(t, body) // the last one was given the state
+	// The last one was given the state; and so are two that follow each other, of which the second waits.
+	failed, begun := strings.Count(c.log(), "takeover failed"), strings.Count(c.log(), "takeover begins")
+	c.kill(syscall.SIGUSR2)
+	lab.Eventually(t, 20*time.Second, "a takeover begins", func() bool { return strings.Count(c.log(), "takeover begins") > begun })
+	c.kill(syscall.SIGUSR2)
+	c.waitLogs("takeover failed", failed+2)
+	if n := strings.Count(c.log(), "ended before it was serving (exit status 4)"); n != 3 {
+		t.Errorf("%d processes ended when it was their turn, want 3", n)
+	}
+	c.goesOn(t, body)
 	install(t, program, filepath.Join(binaries, "gslbd"))
 	c.write(t, body+"no: configuration\n")
 	c.fails(t, "ended before it was prepared (exit status 2)")

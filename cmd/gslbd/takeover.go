@@ -32,6 +32,7 @@ type successor struct {
 	words *bufio.Reader
 	http  []*os.File    // the sockets of server.http, in that order
 	ended chan struct{} // closed when the process has
+	done  chan struct{} // closed when it has taken over, or failed to
 }
 
 // prepare starts the program anew, from the same path and with the same arguments, and waits until it has read its
@@ -74,7 +75,7 @@ func (s *server) startSuccessor() (_ *successor, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &successor{ended: make(chan struct{})}
+	n := &successor{ended: make(chan struct{}), done: make(chan struct{})}
 	var files []*os.File
 	defer func() {
 		if err != nil {
@@ -161,6 +162,7 @@ func (n *successor) kill() {
 
 // close gives up what this process holds of the new one, which sees that the takeover is over.
 func (n *successor) close() {
+	defer close(n.done)
 	if n.conn != nil {
 		n.conn.Close()
 	}
@@ -169,7 +171,8 @@ func (n *successor) close() {
 	}
 }
 
-// succeed starts a new process for each signal, and hands it to keep once it is prepared, until stopping is done.
+// succeed starts a new process for each signal, one after the other, and hands it to keep once it is prepared, until stopping
+// is done.
 func (s *server) succeed(stopping context.Context, usr2 <-chan struct{}, prepared chan<- *successor) {
 	for {
 		select {
@@ -183,6 +186,7 @@ func (s *server) succeed(stopping context.Context, usr2 <-chan struct{}, prepare
 		}
 		select {
 		case prepared <- n:
+			<-n.done
 		case <-stopping.Done():
 			n.kill()
 			n.close()
@@ -219,17 +223,18 @@ func (s *server) keep(running, stopping context.Context, prepared <-chan *succes
 			return nil
 		}
 		n.kill()
-		if err := s.goOn(n); err != nil {
-			return err
-		}
+		broken := s.goOn(n)
 		s.takeoverFailed(err)
 		s.pausing.Store(false)
+		n.close()
+		if broken != nil {
+			return broken
+		}
 	}
 }
 
 // goOn opens again what was given up for the new process.
 func (s *server) goOn(n *successor) error {
-	defer n.close()
 	s.control.Reopen()
 	for i, h := range s.http {
 		if err := h.reopen(n.http[i]); err != nil {
