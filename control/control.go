@@ -83,7 +83,7 @@ type Caller struct {
 // A Control keeps orders. All methods are safe for concurrent use. Create one with New, which never fails: what is wrong
 // with the journal is told by Problems, and orders are refused until it is put right.
 type Control struct {
-	// Fixed at construction.
+	// Fixed at construction, but for Reopen.
 	opts    Options
 	log     *zap.Logger
 	journal *journal      // nil: nothing is kept
@@ -207,6 +207,28 @@ func (c *Control) Close() error {
 		return fmt.Errorf("control: close: %w", err)
 	}
 	return nil
+}
+
+// Reopen opens again what Close has closed, and Run may follow: the process that was to take the orders over did not come
+// up. What that one may have journaled is in force here, too. Nothing else may use c meanwhile.
+func (c *Control) Reopen() {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if c.journal != nil {
+		j, recs, marks := openJournal(c.opts.Directory)
+		c.journal = j
+		if p := j.problem(); p != "" {
+			c.log.Error("orders are refused", zap.String("why", p))
+		} else {
+			c.mu.Lock()
+			c.marks = marks
+			c.mu.Unlock()
+		}
+		c.adopt(recs, nil)
+	}
+	if c.opts.Etcd != nil {
+		c.etcd = newSharer(c, *c.opts.Etcd)
+	}
 }
 
 // Set applies another configuration. It is called before the Store's Configure, so that orders by zone hold at once, and

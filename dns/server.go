@@ -56,6 +56,16 @@ type Options struct {
 	Workers       int           // UDP sockets and goroutines for each address; 0: GOMAXPROCS
 	Store         *state.Store
 	Log           *zap.Logger // nil: no log
+
+	// HandedUDP and HandedTCP return the sockets of an address that the process was given when it started, and give them
+	// up; none of them: Bind opens the address itself. An address has a worker for each UDP socket that was handed, whatever
+	// Workers says: to close one would lose what is queued in it. Nil: no sockets were handed.
+	HandedUDP func(netip.AddrPort) []*net.UDPConn
+	HandedTCP func(netip.AddrPort) *net.TCPListener
+
+	// CookieSecret makes the cookies where Cookies has no secrets; zero: it is made up. A process that takes over has that
+	// of the one before it, whose cookies stay valid.
+	CookieSecret [16]byte
 }
 
 // TCPOptions bound what clients can take by TCP, with TLS or without.
@@ -87,6 +97,12 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Log == nil {
 		o.Log = zap.NewNop()
+	}
+	if o.HandedUDP == nil {
+		o.HandedUDP = func(netip.AddrPort) []*net.UDPConn { return nil }
+	}
+	if o.HandedTCP == nil {
+		o.HandedTCP = func(netip.AddrPort) *net.TCPListener { return nil }
 	}
 	switch {
 	case o.MaxUDPPayload < minPayload || o.MaxUDPPayload > maxUDPPayload:
@@ -170,7 +186,10 @@ func New(opts Options) (*Server, error) {
 	if len(opts.Listen) == 0 {
 		return nil, errors.New("dns: listen: no address is given")
 	}
-	s := &Server{opts: opts, telemetry: newTelemetry(), ownSecret: randomSecret(), limiter: newLimiter(opts.Log), signer: newSigner(opts)}
+	s := &Server{opts: opts, telemetry: newTelemetry(), ownSecret: opts.CookieSecret, limiter: newLimiter(opts.Log), signer: newSigner(opts)}
+	if s.ownSecret == [16]byte{} {
+		s.ownSecret = randomSecret()
+	}
 	s.secrets.Store(newCookieSecrets(opts.Cookies, s.ownSecret))
 	if err := s.limiter.set(opts.RateLimit); err != nil {
 		return nil, err
@@ -201,6 +220,9 @@ func (s *Server) SetCookies(opts CookieOptions) {
 		s.opts.Log.Info("cookie secrets changed", zap.Int("secrets", secrets.count()))
 	}
 }
+
+// CookieSecret returns what makes the cookies where no secrets are given, for a process that takes over.
+func (s *Server) CookieSecret() [16]byte { return s.ownSecret }
 
 // Addrs returns the addresses that are bound, with the port that the kernel chose for port 0.
 func (s *Server) Addrs() []netip.AddrPort { return s.addrs }
@@ -269,41 +291,20 @@ func bind(addr netip.AddrPort, once func(netip.AddrPort) error) error {
 }
 
 func (s *Server) bindOnce(addr netip.AddrPort) error {
-	family := "4"
-	if addr.Addr().Is6() {
-		family = "6"
-	}
-	// Only a socket without SO_REUSEPORT finds out that another process, or this one, is there already: with it,
-	// the kernel would silently share the queries among the two.
-	probe, err := listenUDP("udp"+family, addr, false)
+	conns, addr, err := s.udpSockets(addr)
 	if err != nil {
 		return err
 	}
-	addr = netip.AddrPortFrom(addr.Addr(), probe.LocalAddr().(*net.UDPAddr).AddrPort().Port())
-	probe.Close()
-	ln, err := listenTCP("tcp"+family, addr)
+	ln, err := s.tcpSocket(addr)
 	if err != nil {
+		closeAll(conns)
 		return err
-	}
-	var conns []*net.UDPConn
-	for range min(s.opts.Workers, mostSockets) {
-		conn, err := listenUDP("udp"+family, addr, true)
-		if err != nil {
-			ln.Close()
-			for _, c := range conns {
-				c.Close()
-			}
-			return err
-		}
-		conns = append(conns, conn)
 	}
 	for i, conn := range conns {
 		w, err := newUDPWorker(conn, addr, s.newResponder(i), s.opts.DrainTime)
 		if err != nil {
 			ln.Close()
-			for _, c := range conns[i:] {
-				c.Close()
-			}
+			closeAll(conns[i:])
 			return err
 		}
 		s.workers = append(s.workers, w)
@@ -313,13 +314,59 @@ func (s *Server) bindOnce(addr netip.AddrPort) error {
 	return nil
 }
 
+// udpSockets returns the UDP sockets of an address, handed or opened, and the address with the port that it has then.
+func (s *Server) udpSockets(addr netip.AddrPort) ([]*net.UDPConn, netip.AddrPort, error) {
+	network := network("udp", addr)
+	if conns := s.opts.HandedUDP(addr); len(conns) > 0 {
+		for _, conn := range conns {
+			raw, err := conn.SyscallConn()
+			if err == nil {
+				err = onFD(raw, func(fd int) error { return controlUDP(fd, network == "udp6", addr.Addr().IsUnspecified()) })
+			}
+			if err != nil {
+				closeAll(conns)
+				return nil, addr, err
+			}
+		}
+		return conns, addr, nil
+	}
+	// Only a socket without SO_REUSEPORT finds out that another process, or this one, is there already: with it,
+	// the kernel would silently share the queries among the two.
+	probe, err := listenUDP(network, addr, false)
+	if err != nil {
+		return nil, addr, err
+	}
+	addr = netip.AddrPortFrom(addr.Addr(), probe.LocalAddr().(*net.UDPAddr).AddrPort().Port())
+	probe.Close()
+	var conns []*net.UDPConn
+	for range min(s.opts.Workers, mostSockets) {
+		conn, err := listenUDP(network, addr, true)
+		if err != nil {
+			closeAll(conns)
+			return nil, addr, err
+		}
+		conns = append(conns, conn)
+	}
+	return conns, addr, nil
+}
+
+func closeAll(conns []*net.UDPConn) {
+	for _, c := range conns {
+		c.Close()
+	}
+}
+
+// network is what package net calls a protocol over the addresses of addr's family alone.
+func network(protocol string, addr netip.AddrPort) string {
+	if addr.Addr().Is6() {
+		return protocol + "6"
+	}
+	return protocol + "4"
+}
+
 // bindTLS opens the socket of one address for TLS.
 func (s *Server) bindTLS(addr netip.AddrPort) error {
-	network := "tcp4"
-	if addr.Addr().Is6() {
-		network = "tcp6"
-	}
-	ln, err := listenTCP(network, addr)
+	ln, err := s.tcpSocket(addr)
 	if err != nil {
 		return err
 	}
@@ -328,21 +375,40 @@ func (s *Server) bindTLS(addr netip.AddrPort) error {
 	return nil
 }
 
+// tcpSocket returns the TCP socket to listen on an address, handed or opened.
+func (s *Server) tcpSocket(addr netip.AddrPort) (*net.TCPListener, error) {
+	if ln := s.opts.HandedTCP(addr); ln != nil {
+		raw, err := ln.SyscallConn()
+		if err == nil {
+			err = controlTCP(raw)
+		}
+		if err != nil {
+			ln.Close()
+			return nil, err
+		}
+		return ln, nil
+	}
+	return listenTCP(network("tcp", addr), addr)
+}
+
 // listenTCP opens one TCP socket to listen on.
 func listenTCP(network string, addr netip.AddrPort) (*net.TCPListener, error) {
 	// Connections end when they are idle, long before the kernel would probe them, which takes four calls for each to set.
-	lc := net.ListenConfig{KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
-		return onFD(c, func(fd int) error {
-			// Connections inherit these. Otherwise the kernel would let the buffers of each grow to megabytes.
-			return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, connectionBuffer), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, connectionBuffer))
-		})
-	}}
+	lc := net.ListenConfig{KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error { return controlTCP(c) }}
 	lc.SetMultipathTCP(false) // it costs every connection, and no resolver uses it
 	ln, err := lc.Listen(context.Background(), network, addr.String())
 	if err != nil {
 		return nil, err
 	}
 	return ln.(*net.TCPListener), nil
+}
+
+// controlTCP sets the options of a TCP socket to listen on.
+func controlTCP(c syscall.RawConn) error {
+	return onFD(c, func(fd int) error {
+		// Connections inherit these. Otherwise the kernel would let the buffers of each grow to megabytes.
+		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, connectionBuffer), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, connectionBuffer))
+	})
 }
 
 // explainBind adds what to do about the usual two errors.
@@ -369,8 +435,24 @@ func (s *Server) close() {
 	s.workers, s.listeners, s.addrs, s.tlsAddrs = nil, nil, nil, nil
 }
 
-// Run serves until ctx is done, then answers what the sockets still hold, lets TCP connections end, and closes all.
-// It returns nil, or the error that kept a socket from being read.
+// ErrTakenOver is the cause with which Run's context is cancelled when another process reads the same sockets from now on.
+var ErrTakenOver = errors.New("the sockets are taken over")
+
+// Sockets returns every socket that Bind has opened, for another process to read them. They stay the Server's.
+func (s *Server) Sockets() []syscall.Conn {
+	var all []syscall.Conn
+	for _, w := range s.workers {
+		all = append(all, w.conn)
+	}
+	for _, ln := range s.listeners {
+		all = append(all, ln.TCPListener)
+	}
+	return all
+}
+
+// Run serves until ctx is done, then answers what the sockets still hold, lets TCP connections end, and closes all. With
+// ErrTakenOver as the cause it leaves what the sockets hold to the other process, and only answers TCP connections to their
+// end. It returns nil, or the error that kept a socket from being read.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.close()
 	group, ctx := errgroup.WithContext(ctx)
@@ -400,7 +482,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	group.Go(func() error {
 		accepting.Wait()
-		s.tcp.drain(&conns)
+		s.tcp.drain(&conns, errors.Is(context.Cause(ctx), ErrTakenOver))
 		return nil
 	})
 	return group.Wait()

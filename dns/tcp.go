@@ -39,6 +39,10 @@ const (
 
 	// stopGrace is how long a connection may be silent before it ends, once the server stops.
 	stopGrace = 100 * time.Millisecond
+
+	// takeoverGrace is that where another process has taken over, and nobody waits for the end: the next query of a distant
+	// client may be on its way.
+	takeoverGrace = time.Second
 )
 
 // The results of TLS handshakes.
@@ -64,6 +68,7 @@ type tcpServer struct {
 	shed       atomic.Uint64
 	handshakes [handshakeResults]atomic.Uint64
 	stopping   atomic.Bool
+	takenOver  atomic.Bool // set before stopping
 
 	// Guarded by mu. All lists are of *tcpConn, the longest without a query first.
 	mu      sync.Mutex
@@ -132,7 +137,9 @@ func (s *tcpServer) accept(ctx context.Context, ln tcpListener, running *sync.Wa
 			running.Go(s.admit(nc, ln.secure).serve)
 			continue
 		case ctx.Err() != nil:
-			s.acceptQueued(ln, running)
+			if !errors.Is(context.Cause(ctx), ErrTakenOver) {
+				s.acceptQueued(ln, running)
+			}
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return err
@@ -287,21 +294,44 @@ func (s *tcpServer) touch(c *tcpConn) bool {
 
 // counted reports whether the connection has its place still.
 func (s *tcpServer) counted(c *tcpConn) bool {
+	counted, _ := s.standing(c)
+	return counted
+}
+
+// standing reports whether the connection has its place still, and whether it has sent a query.
+func (s *tcpServer) standing(c *tcpConn) (counted, asked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return c.place != nil
+	return c.place != nil, c.asked
 }
 
 // drain lets the connections end: each may go on while it sends queries, but not be silent, and not beyond the drain
 // time. It returns when the last is closed.
-func (s *tcpServer) drain(running *sync.WaitGroup) {
+func (s *tcpServer) drain(running *sync.WaitGroup, takenOver bool) {
+	s.takenOver.Store(takenOver)
 	s.stopping.Store(true)
-	s.each(func(c *tcpConn) { _ = c.SetReadDeadline(time.Now().Add(stopGrace)) })
+	s.each(func(c *tcpConn) {
+		if grace := s.grace(c.asked); grace > 0 {
+			_ = c.SetReadDeadline(time.Now().Add(grace))
+		}
+	})
 	late := time.AfterFunc(s.drainTime, func() {
 		s.each(func(c *tcpConn) { c.Close() })
 	})
 	defer late.Stop()
 	running.Wait()
+}
+
+// grace is how long a connection may be silent, now that the server stops; 0: as long as before. Where another process has taken
+// over, one whose first query is still on its way keeps the time for it.
+func (s *tcpServer) grace(asked bool) time.Duration {
+	switch {
+	case !s.takenOver.Load():
+		return stopGrace
+	case asked:
+		return takeoverGrace
+	}
+	return 0
 }
 
 func (s *tcpServer) each(f func(*tcpConn)) {
@@ -366,10 +396,14 @@ func (c *tcpConn) expect(wait time.Duration) {
 		_ = c.SetDeadline(time.Now().Add(wait))
 	}
 	// What was set meanwhile by others must not be undone.
+	counted, asked := c.server.standing(c)
 	if c.server.stopping.Load() {
-		_ = c.SetDeadline(time.Now().Add(stopGrace))
+		if grace := c.server.grace(asked); grace > 0 {
+			wait = min(wait, grace)
+		}
+		_ = c.SetDeadline(time.Now().Add(wait))
 	}
-	if !c.server.counted(c) {
+	if !counted {
 		_ = c.SetDeadline(time.Unix(1, 0))
 	}
 }

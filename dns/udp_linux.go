@@ -91,6 +91,9 @@ func (w *udpWorker) run(ctx context.Context) error {
 		switch {
 		case err == nil:
 		case ctx.Err() != nil && errors.Is(err, os.ErrDeadlineExceeded):
+			if errors.Is(context.Cause(ctx), ErrTakenOver) {
+				return nil
+			}
 			return w.drain()
 		default:
 			return err

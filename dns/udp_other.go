@@ -60,8 +60,8 @@ func (w *udpWorker) run(ctx context.Context) error {
 				return nil
 			}
 		case ctx.Err() != nil && errors.Is(err, os.ErrDeadlineExceeded):
-			if draining {
-				return nil // nothing more is there
+			if draining || errors.Is(context.Cause(ctx), ErrTakenOver) {
+				return nil // nothing more is there, or it is another's
 			}
 			draining, until = true, time.Now().Add(w.drainTime)
 			_ = w.conn.SetWriteDeadline(until)

@@ -78,6 +78,13 @@ func (p *process) log() string {
 func start(t *testing.T, name string, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, name: filepath.Base(name), cmd: exec.Command(name, args...), done: make(chan struct{})}
+	return p.begin()
+}
+
+// begin starts the program, and has it stopped when the test ends.
+func (p *process) begin() *process {
+	t, name := p.t, p.name
+	t.Helper()
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -64,6 +65,30 @@ type fileSite struct {
 	OverloadedWhy   string    `json:"overloaded_why,omitzero"`
 	HighAt          time.Time `json:"high_at,omitzero"`
 	Shed            float64   `json:"shed,omitzero"`
+
+	// What only a takeover puts back: after a restart reports have been missed.
+	Since       time.Time  `json:"since,omitzero"`
+	GraceUntil  time.Time  `json:"grace_until,omitzero"`
+	Load        fileLoad   `json:"load,omitzero"`
+	NewSessions []float64  `json:"new_sessions,omitempty"`
+	Servers     fileCounts `json:"servers,omitzero"`
+}
+
+type fileLoad struct {
+	HasSessions    bool    `json:"has_sessions,omitzero"`
+	Sessions       uint64  `json:"sessions,omitzero"`
+	HasNewSessions bool    `json:"has_new_sessions,omitzero"`
+	NewSessions    float64 `json:"new_sessions,omitzero"`
+	HasBits        bool    `json:"has_bits,omitzero"`
+	BitsIn         uint64  `json:"bits_in,omitzero"`
+	BitsOut        uint64  `json:"bits_out,omitzero"`
+}
+
+type fileCounts struct {
+	Known bool `json:"known,omitzero"`
+	Fresh bool `json:"fresh,omitzero"`
+	Up    int  `json:"up,omitzero"`
+	Size  int  `json:"size,omitzero"`
 }
 
 type fileService struct {
@@ -73,6 +98,7 @@ type fileService struct {
 	PoolSince time.Time    `json:"pool_since,omitzero"`
 	PoolWhy   string       `json:"pool_why,omitzero"`
 	Hold      fileHold     `json:"hold,omitzero"`
+	Turn      [2]uint64    `json:"turn,omitzero"`
 	Members   []fileMember `json:"members"`
 }
 
@@ -94,6 +120,8 @@ type fileMember struct {
 	ServersUp int    `json:"servers_up,omitzero"`
 	Counted   bool   `json:"counted,omitzero"` // a report told of servers
 	Fresh     bool   `json:"fresh,omitzero"`   // and the share went by what it told
+
+	Selected [2][2]int64 `json:"selected,omitzero"`
 
 	// Listed says which agent last listed a virtual server that the member names.
 	Listed map[string]string `json:"listed,omitempty"`
@@ -192,7 +220,7 @@ func (f *fileState) forgetMeasured() {
 // take makes the state directory and takes its lock, if it is not held yet. Where nothing can be written there, a lock that
 // is there is taken nevertheless, so that two gslbd never share a directory, and the error says why.
 func (s *Store) take() error {
-	if s.lock != nil {
+	if s.lock.Load() != nil {
 		return nil
 	}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
@@ -213,7 +241,7 @@ func (s *Store) take() error {
 		}
 		return fmt.Errorf("state.directory: lock %s: %w", path, err)
 	}
-	s.lock = f
+	s.lock.Store(f)
 	return s.advise(why)
 }
 
@@ -444,6 +472,7 @@ func (s *Store) capture(now time.Time) *fileState {
 			Alive:      !st.reportAt.IsZero() && !st.gone,
 			Overloaded: st.overloaded, OverloadedSince: st.overloadedSince, OverloadedWhy: st.overloadedWhy,
 			HighAt: st.highAt, Shed: st.shed,
+			Since: st.since, GraceUntil: st.graceUntil, Load: st.load.capture(), NewSessions: slices.Clone(st.newSessions), Servers: st.servers.capture(),
 		})
 	}
 	for _, svc := range s.svcOrder {
@@ -454,6 +483,11 @@ func (s *Store) capture(now time.Time) *fileState {
 				Counted: m.servers.known, Servers: m.servers.size, ServersUp: m.servers.up, Fresh: m.countsServers(),
 				Listed: maps.Clone(m.listed),
 			}
+			for i, selected := range m.selected {
+				for f := range selected {
+					fm.Selected[i][f] = selected[f].Load()
+				}
+			}
 			for f := range m.health {
 				if m.has(Family(f)) {
 					fm.Health[f] = m.health[f].capture(m.cfg.Addresses[f])
@@ -462,10 +496,19 @@ func (s *Store) capture(now time.Time) *fileState {
 			fs.Members = append(fs.Members, fm)
 		}
 		fs.PoolMoved = svc.poolMoved
+		for f := range fs.Turn {
+			fs.Turn[f] = svc.rotation.Turn[f].Load()
+		}
 		f.Services = append(f.Services, fs)
 	}
 	return f
 }
+
+func (l load) capture() fileLoad {
+	return fileLoad{l.hasSessions, l.sessions, l.hasNewSessions, l.newSessions, l.hasBits, l.bitsIn, l.bitsOut}
+}
+
+func (c serverCount) capture() fileCounts { return fileCounts{c.known, c.fresh, c.up, c.size} }
 
 func (h *hold) capture() fileHold {
 	return fileHold{h.on, h.why, h.since, h.latch, h.passed, h.failback, h.released, h.unproven}
@@ -505,7 +548,7 @@ func (c clock) until(t time.Time, most time.Duration) time.Time {
 
 // restore puts back what was kept of what is still configured. A site that was alive is stale for dead_after: its
 // members keep their state until a source speaks or that time is over, and then on_dead decides as if the site had
-// died. The caller holds mu.
+// died. After a takeover it goes on as it was. The caller holds mu.
 func (s *Store) restore(f *fileState, now time.Time) {
 	c := clock{now}
 	for _, fst := range f.Sites {
@@ -516,7 +559,9 @@ func (s *Store) restore(f *fileState, now time.Time) {
 		st.holder = fst.Agent
 		st.reportAt = c.past(fst.ReportAt)
 		st.since = now
-		if fst.Alive {
+		if s.takeover && fst.Alive && now.Sub(st.reportAt) < s.cfg.DeadAfter {
+			st.goOn(&fst, c, s.cfg)
+		} else if fst.Alive {
 			st.freshness, st.graceUntil = Stale, now.Add(s.cfg.DeadAfter)
 		} else {
 			// It died before the restart; the time is not known, and long enough ago to be no sign of blindness.
@@ -538,6 +583,10 @@ func (s *Store) restore(f *fileState, now time.Time) {
 			continue
 		}
 		svc.poolMoved = c.past(fs.PoolMoved)
+		svc.decayedAt = c.past(f.Written)
+		for f, n := range fs.Turn {
+			svc.rotation.Turn[f].Store(n)
+		}
 		h := &fs.Hold
 		svc.hold.latch, svc.hold.passed = h.Latch, h.Passed
 		if svc.hasBackups && fs.Pool <= Backup && !fs.PoolSince.IsZero() {
@@ -549,6 +598,11 @@ func (s *Store) restore(f *fileState, now time.Time) {
 			m := svc.member(fm.Name)
 			if m == nil || m.cfg.Site != fm.Site {
 				continue
+			}
+			for i, counts := range fm.Selected {
+				for f, n := range counts {
+					m.selected[i][f].Store(max(n, 0))
+				}
 			}
 			if fm.Counted && fm.Servers >= 0 && fm.Servers <= math.MaxInt32 {
 				m.servers = serverCount{known: true, fresh: fm.Fresh, up: min(max(fm.ServersUp, 0), fm.Servers), size: fm.Servers}
@@ -568,6 +622,18 @@ func (s *Store) restore(f *fileState, now time.Time) {
 	if f.rtt != nil {
 		s.rtt.restore(f.rtt, s.sites, now)
 	}
+}
+
+// goOn puts back what was known of a site that has missed no report: its process hands over to this one.
+func (st *site) goOn(f *fileSite, c clock, cfg Config) {
+	st.since, st.graceUntil = c.past(f.Since), c.until(f.GraceUntil, cfg.DeadAfter)
+	st.freshness = Fresh
+	if !st.graceUntil.IsZero() || c.now.Sub(st.reportAt) >= cfg.StaleAfter {
+		st.freshness = Stale
+	}
+	l := &f.Load
+	st.load, st.newSessions = load{l.HasSessions, l.Sessions, l.HasNewSessions, l.NewSessions, l.HasBits, l.BitsIn, l.BitsOut}, f.NewSessions[:min(len(f.NewSessions), loadWindow)]
+	st.servers = serverCount{f.Servers.Known, f.Servers.Fresh, f.Servers.Up, f.Servers.Size}
 }
 
 func (h *health) restore(f *fileHealth, c clock, hasCheck, sameAddress bool) {

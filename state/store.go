@@ -35,6 +35,7 @@ var ErrUnknownSite = errors.New("unknown site")
 // Options configure a Store.
 type Options struct {
 	Directory string // where the measured state is kept over a restart; locked; empty: nothing is kept
+	Takeover  bool   // what is kept there was written a moment ago, by a process that hands over to this one: nothing was missed since
 	Log       *zap.Logger
 	Shards    int // workers that count; default 1
 }
@@ -43,13 +44,14 @@ type Options struct {
 // concurrent use.
 type Store struct {
 	// Fixed at construction.
-	log     *zap.Logger
-	dir     string
-	shards  int
-	wake    chan struct{} // capacity 1; never closed
-	asked   *askedSlots
-	targets *targets // has its own lock
-	clients *clients // likewise
+	log      *zap.Logger
+	dir      string
+	takeover bool
+	shards   int
+	wake     chan struct{} // capacity 1; never closed
+	asked    *askedSlots
+	targets  *targets // has its own lock
+	clients  *clients // likewise
 
 	clientSlots *clientSlots
 
@@ -58,8 +60,7 @@ type Store struct {
 	unkept   atomic.Pointer[string] // why the last save failed; nil: it did not
 	beat     atomic.Pointer[time.Time]
 
-	closeOnce sync.Once
-	lock      *os.File // owned by New, then by the keeper, then by Close, which closes it once; nil: it could not be taken
+	lock atomic.Pointer[os.File] // of the directory; nil: it could not be taken, or was given up
 
 	// mu protects everything below.
 	mu          sync.Mutex
@@ -104,6 +105,7 @@ func New(opts Options) (*Store, error) {
 	s := &Store{
 		log:        opts.Log,
 		dir:        opts.Directory,
+		takeover:   opts.Takeover,
 		shards:     max(opts.Shards, 1),
 		wake:       make(chan struct{}, 1),
 		asked:      &askedSlots{seed: rand.Uint64() | 1},
@@ -133,13 +135,10 @@ func New(opts Options) (*Store, error) {
 // Close gives up the lock on the state directory. Run does it by itself when it ends; only a Store that never ran needs
 // Close. It may be called more than once.
 func (s *Store) Close() error {
-	var err error
-	s.closeOnce.Do(func() {
-		if s.lock != nil {
-			err = s.lock.Close()
-		}
-	})
-	return err
+	if lock := s.lock.Swap(nil); lock != nil {
+		return lock.Close()
+	}
+	return nil
 }
 
 // Snapshot returns the present snapshot; nil before the first Configure. Hot path: one atomic load.
@@ -255,7 +254,8 @@ func (s *Store) Check(r CheckResult) {
 }
 
 // Run publishes what changes until ctx is done, and keeps the state directory up to date. At the end it saves the state
-// and gives up the directory's lock. It returns nil, or why the last save failed.
+// and gives up the directory's lock. It returns nil, or why the last save failed. It may be called again after it has
+// returned, and then takes the lock again and goes on.
 func (s *Store) Run(ctx context.Context) error {
 	defer s.Close()
 	start := time.Now()

@@ -29,8 +29,14 @@ func start(t *testing.T, c *state.Config) *rig { return startIn(t, c, "") }
 
 func startIn(t *testing.T, c *state.Config, dir string) *rig {
 	t.Helper()
+	return startWith(t, c, state.Options{Directory: dir})
+}
+
+func startWith(t *testing.T, c *state.Config, opts state.Options) *rig {
+	t.Helper()
 	core, logs := observer.New(zapcore.DebugLevel)
-	s, err := state.New(state.Options{Directory: dir, Log: zap.New(core), Shards: 2})
+	opts.Log, opts.Shards = zap.New(core), 2
+	s, err := state.New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}

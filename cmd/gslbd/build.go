@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -47,18 +48,24 @@ type server struct {
 	reloads  *prometheus.CounterVec
 	manager  *manager
 
+	from *predecessor // that this process takes over from; nil: there is none
+
 	stopping atomic.Bool
-	refused  atomic.Bool // the last reload was
+	pausing  atomic.Bool            // the state is a new process's, for now
+	refused  atomic.Bool            // the last reload was
+	untaken  atomic.Pointer[string] // why the last takeover failed; nil: none has
 
 	drainTime atomic.Int64 // time.Duration
 
-	mu sync.Mutex // one reload at a time
+	mu         sync.Mutex // one reload at a time
+	takingOver bool       // a new process starts: guarded by mu
 }
 
-// newServer builds every room and binds every socket, so that whatever can fail has failed before anything is served.
-func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
+// newServer builds every room and binds every socket, or takes those of h, so that whatever can fail has failed before
+// anything is served. In a takeover it waits until the process before it has given up the state.
+func newServer(path string, g *generation, db *geo.DB, h *handed) (_ *server, err error) {
 	c := g.config
-	s := &server{path: path, initial: c, started: time.Now()}
+	s := &server{path: path, initial: c, started: time.Now(), from: h.from}
 	s.drainTime.Store(int64(c.DNS.DrainTime))
 	s.log, s.level, err = newLogger(c.Log)
 	if err != nil {
@@ -74,7 +81,14 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 	if err := checkOpenFiles(filesNeeded(c, workers), s.log); err != nil {
 		return nil, err
 	}
-	s.store, err = state.New(state.Options{Directory: c.State.Directory, Log: s.log, Shards: workers})
+	var before handover
+	if s.from != nil {
+		if before, err = s.from.release(); err != nil {
+			return nil, fmt.Errorf("gslbd: %w", err)
+		}
+		s.log.Info("takes over", zap.Int("from", before.PID))
+	}
+	s.store, err = state.New(state.Options{Directory: c.State.Directory, Takeover: s.from != nil, Log: s.log, Shards: workers})
 	if err != nil {
 		return nil, fmt.Errorf("gslbd: %w", err)
 	}
@@ -90,6 +104,7 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 	s.geo = geo.NewLoader(geo.LoaderOptions{Options: withPrevious(g.geo, db), OnLoad: s.store.SetGeo, Log: s.log})
 	s.monitor = probes.NewMonitor(probes.MonitorOptions{Notify: func(r probes.Result) { s.store.Check(checkResult(r)) }, Log: s.log})
 	s.monitor.Set(g.checks)
+	s.monitor.Resume(before.Checks)
 	s.receiver = sitereport.NewReceiver(sitereport.ReceiverOptions{Report: s.store.Report, Config: g.receiver, Log: s.log})
 	s.dns, err = dns.New(dns.Options{
 		Cookies: cookieOptions(c.DNS.Cookies),
@@ -99,6 +114,7 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 		},
 		TLS:       dns.TLSOptions{Listen: c.DNS.TLS.Listen, Certificate: g.certificate},
 		RateLimit: rateLimit(c), QueryLog: c.Log.Queries, Workers: workers, Store: s.store, Log: s.log,
+		HandedUDP: h.takeUDP, HandedTCP: h.takeTCP, CookieSecret: before.CookieSecret,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("gslbd: %w", err)
@@ -127,11 +143,15 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 		return nil, fmt.Errorf("gslbd: %w", err)
 	}
 	s.http[1].handler = face.Handler()
-	for _, bind := range []func() error{s.dns.Bind, s.http[0].bind, s.http[1].bind} {
-		if err := bind(); err != nil {
+	if err := s.dns.Bind(); err != nil {
+		return nil, fmt.Errorf("gslbd: %w", err)
+	}
+	for _, l := range s.http {
+		if err := l.bind(h.takeTCP); err != nil {
 			return nil, fmt.Errorf("gslbd: %w", err)
 		}
 	}
+	h.closeRest(s.log)
 	if err := s.dns.SetRateLimit(s.rateLimit(c)); err != nil { // its own addresses are known now
 		return nil, fmt.Errorf("gslbd: %w", err)
 	}
@@ -164,23 +184,57 @@ func start(ctx context.Context, group *errgroup.Group, rooms ...func(context.Con
 	return ended
 }
 
-// run serves until ctx is done or a room fails; hup reloads. At the end readiness fails first, then after drain_time
-// everything stops: first whoever may give an order, then what keeps orders, then the state, whose lock is for both.
-func (s *server) run(ctx context.Context, hup <-chan os.Signal) error {
-	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
+// period runs what gives orders, what keeps them and the state, until ctx is done or one of them fails. They end in this
+// order, the state last, whose lock is for both.
+func (s *server) period(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	ordering := start(ctx, group, s.http[0].run, s.http[1].run)
+	keeping := start(ordering, group, s.control.Run)
+	start(keeping, group, s.store.Run)
+	return group.Wait()
+}
+
+// run serves until ctx is done, a room fails or a new process has taken over; SIGHUP reloads, and SIGUSR2 has a new process
+// take over. At the end readiness fails first, then after drain_time everything stops.
+func (s *server) run(ctx context.Context, signals <-chan os.Signal) error {
+	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
 	group, running := errgroup.WithContext(running)
-	listening := start(running, group, s.dns.Run, s.monitor.Run, s.geo.Run, s.secrets.run, s.http[0].run, s.http[1].run)
-	ordering := start(listening, group, s.control.Run)
-	start(ordering, group, s.store.Run)
-	group.Go(func() error { return s.supervised(running) })
+	stopping, stop := context.WithCancel(ctx)
+	defer stop()
+	context.AfterFunc(running, stop)
+	group.Go(func() error { return s.dns.Run(running) })
+	if s.from != nil { // it reads the sockets until it is told, so that no query waits
+		if err := s.from.serving(); err != nil {
+			cancel(dns.ErrTakenOver) // it goes on
+			return fmt.Errorf("gslbd: %w", errors.Join(err, group.Wait(), s.control.Close(), s.store.Close()))
+		}
+	}
+	for _, room := range []func(context.Context) error{s.monitor.Run, s.geo.Run, s.secrets.run, s.supervised} {
+		group.Go(func() error { return room(running) })
+	}
+	usr2, prepared := make(chan struct{}, 1), make(chan *successor)
+	group.Go(func() error {
+		s.succeed(stopping, usr2, prepared)
+		return nil
+	})
+	group.Go(func() error {
+		return s.keep(running, stopping, prepared, func() { cancel(dns.ErrTakenOver) })
+	})
 	group.Go(func() error {
 		for {
 			select {
 			case <-running.Done():
 				return nil
-			case <-hup:
-				_, _ = s.reload() // logged and counted there
+			case sig := <-signals:
+				if sig == syscall.SIGHUP {
+					_, _ = s.reload() // logged and counted there
+					continue
+				}
+				select {
+				case usr2 <- struct{}{}:
+				default: // one more is to come already
+				}
 			case <-ctx.Done():
 				s.stopping.Store(true)
 				s.manager.tell(daemon.SdNotifyStopping + "\nSTATUS=stopping")
@@ -190,7 +244,7 @@ func (s *server) run(ctx context.Context, hup <-chan os.Signal) error {
 				case <-running.Done():
 				case <-time.After(drain):
 				}
-				cancel()
+				cancel(nil)
 				return nil
 			}
 		}

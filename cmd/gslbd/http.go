@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,7 +37,8 @@ type httpServer struct {
 	handler http.Handler
 	log     *zap.Logger
 
-	listener net.Listener // fixed by bind
+	listener net.Listener     // fixed by bind and reopen
+	socket   *net.TCPListener // the same
 
 	tls atomic.Pointer[listenerTLS] // of the next connections; nil, from the start on: they are not encrypted
 }
@@ -48,13 +50,46 @@ func (s *httpServer) setTLS(l *listenerTLS) {
 	}
 }
 
-// bind opens the listener, so that an address that cannot be had is known before anything is served.
-func (s *httpServer) bind() error {
-	l, err := net.Listen("tcp", s.listen)
+// bind takes the listener that was handed to the process, or opens it, so that an address that cannot be had is known before
+// anything is served.
+func (s *httpServer) bind(handed func(netip.AddrPort) *net.TCPListener) error {
+	if s.socket = s.handed(handed); s.socket == nil {
+		l, err := net.Listen("tcp", s.listen)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.key, err)
+		}
+		s.socket = l.(*net.TCPListener)
+	}
+	s.listener = s.socket
+	return nil
+}
+
+// handed returns the listener of the server's address that was handed to the process; nil: there is none.
+func (s *httpServer) handed(take func(netip.AddrPort) *net.TCPListener) *net.TCPListener {
+	addr, err := net.ResolveTCPAddr("tcp", s.listen)
+	switch {
+	case err != nil:
+		return nil // to listen there will say why
+	case addr.IP != nil:
+		at := addr.AddrPort()
+		return take(netip.AddrPortFrom(at.Addr().Unmap(), at.Port()))
+	}
+	for _, every := range []netip.Addr{netip.IPv6Unspecified(), netip.IPv4Unspecified()} { // the latter where there is no IPv6
+		if l := take(netip.AddrPortFrom(every, uint16(addr.Port))); l != nil {
+			return l
+		}
+	}
+	return nil
+}
+
+// reopen takes the socket f, which was handed on, back after run has ended.
+func (s *httpServer) reopen(f *os.File) error {
+	l, err := net.FileListener(f)
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.key, err)
 	}
-	s.listener = l
+	s.socket = l.(*net.TCPListener)
+	s.listener = s.socket
 	return nil
 }
 

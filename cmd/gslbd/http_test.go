@@ -17,7 +17,7 @@ import (
 func startHTTP(t *testing.T, handler http.HandlerFunc) (addr string, stop func()) {
 	t.Helper()
 	s := &httpServer{key: "admin.listen", listen: "127.0.0.1:0", handler: handler, log: zap.NewNop()}
-	if err := s.bind(); err != nil {
+	if err := s.bind(new(handed).takeTCP); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -41,7 +41,7 @@ func TestHTTPServerStops(t *testing.T) {
 		io.WriteString(w, "answered")
 	})
 	taken := &httpServer{key: "admin.listen", listen: addr, log: zap.NewNop()}
-	if err := taken.bind(); err == nil || !strings.HasPrefix(err.Error(), "admin.listen: listen tcp") || !strings.Contains(err.Error(), "in use") {
+	if err := taken.bind(new(handed).takeTCP); err == nil || !strings.HasPrefix(err.Error(), "admin.listen: listen tcp") || !strings.Contains(err.Error(), "in use") {
 		t.Errorf("a taken address: %v", err)
 	}
 	got := make(chan string)

@@ -5,7 +5,7 @@
 //	gslbd keygen --zone Z --directory D   makes a DNSSEC key
 //	gslbd version
 //
-// SIGHUP reloads the configuration; SIGTERM and SIGINT stop: readiness fails first, then after dns.drain_time the sockets
+// SIGHUP reloads the configuration; SIGUSR2 starts the program anew, which takes over without losing a query; SIGTERM and SIGINT stop: readiness fails first, then after dns.drain_time the sockets
 // close. The exit status is 0 after a stop, 1 when it cannot run, 2 for a wrong configuration or wrong usage.
 package main
 
@@ -109,14 +109,18 @@ const startGC = 800
 
 // serve runs the server on the configuration at path until a signal stops it.
 func serve(path string) error {
-	hup := make(chan os.Signal, 1) // before the databases are read, which takes a while: a reload must not end the process
-	signal.Notify(hup, syscall.SIGHUP)
+	signals := make(chan os.Signal, 2) // before the databases are read, which takes a while: neither must end the process
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR2)
+	h, err := takeHanded()
+	if err != nil {
+		return err
+	}
 	percent := debug.SetGCPercent(startGC)
 	g, db, err := load(path, nil)
 	if err != nil {
 		return usageError{err}
 	}
-	s, err := newServer(path, g, db)
+	s, err := newServer(path, g, db, h)
 	debug.SetGCPercent(percent)
 	if err != nil {
 		return err
@@ -127,5 +131,5 @@ func serve(path string) error {
 		<-ctx.Done()
 		stop() // a second signal ends the process at once
 	}()
-	return s.run(ctx, hup)
+	return s.run(ctx, signals)
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -68,6 +69,18 @@ func newManager(log *zap.Logger) (*manager, error) {
 	return m, os.Unsetenv("NOTIFY_SOCKET")
 }
 
+// environment is what a process must find in its environment to speak to the service manager in our place.
+func (m *manager) environment() []string {
+	if m.socket == "" {
+		return nil
+	}
+	env := []string{"NOTIFY_SOCKET=" + m.socket}
+	if m.watchdog > 0 {
+		env = append(env, "WATCHDOG_USEC="+strconv.FormatInt(m.watchdog.Microseconds(), 10))
+	}
+	return env
+}
+
 // tell sends assignments, separated by newlines. That it cannot is logged once.
 func (m *manager) tell(text string) {
 	if m.socket == "" {
@@ -94,6 +107,9 @@ func (m *manager) send(text string) error {
 // supervised tells the service manager that the server is ready once it is, and from then on that it lives, for as long as
 // it answers, until ctx is done.
 func (s *server) supervised(ctx context.Context) error {
+	if s.from != nil {
+		s.from.left() // it has told the service manager of this process
+	}
 	if s.manager.socket == "" {
 		return nil
 	}
@@ -172,7 +188,7 @@ func (s *server) statusLine() string {
 
 // alive returns nil if each address answers DNS over UDP and the state's publisher runs. It takes at most within.
 func (s *server) alive(ctx context.Context, within time.Duration) error {
-	if silent := time.Since(s.store.Beat()); silent > publisherLate {
+	if silent := time.Since(s.store.Beat()); silent > publisherLate && !s.pausing.Load() {
 		return fmt.Errorf("the state was last published, or found unchanged, %s ago", silent.Round(time.Second))
 	}
 	question, err := s.ownQuestion()

@@ -59,7 +59,7 @@ func startServer(t *testing.T, dir, text string) (s *server, stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, err = newServer(path, g, db); err != nil {
+	if s, err = newServer(path, g, db, new(handed)); err != nil {
 		t.Fatal(err)
 	}
 	s.http[1].listener = farListener{s.http[1].listener}
@@ -141,7 +141,7 @@ func TestOrdersAreInForceFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, err = newServer(s.path, g, db); err != nil {
+	if s, err = newServer(s.path, g, db, new(handed)); err != nil {
 		t.Fatal(err)
 	}
 	if got := forced(s); got != all {
@@ -150,7 +150,7 @@ func TestOrdersAreInForceFirst(t *testing.T) {
 	if db := s.store.Snapshot().ServiceByName("db.gslb.test"); db.Pool != state.Backup || db.PoolTransitions != 0 {
 		t.Errorf("after a restart the pool is %v, and has changed %d times", db.Pool, db.PoolTransitions)
 	}
-	if second, err := newServer(s.path, g, db); err == nil || !strings.Contains(err.Error(), "in use by another gslbd") {
+	if second, err := newServer(s.path, g, db, new(handed)); err == nil || !strings.Contains(err.Error(), "in use by another gslbd") {
 		t.Errorf("a second one: %v, %v", second, err)
 	}
 	moved := strings.Replace(text, "names: [zone-b]", "names: [zone-b, z3]", 1)
@@ -187,7 +187,7 @@ func TestStateDirectoryThatCannotBeWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := newServer(path, g, db)
+	s, err := newServer(path, g, db, new(handed))
 	if err != nil {
 		t.Fatal(err)
 	}

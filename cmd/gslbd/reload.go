@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"runtime"
 	"runtime/debug"
 
@@ -21,6 +22,11 @@ const reloadGC = 200
 func (s *server) reload() ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.takingOver {
+		err := errors.New("reload refused: a new process takes over, and has read the configuration; reload once it serves")
+		s.log.Error(err.Error())
+		return nil, err
+	}
 	defer s.reloading()()
 	// A long configuration keeps two cores busy, and the collector others. With every P taken, Go looks at the network only
 	// every 10 ms; with more of them than cores the kernel shares the cores, and it wakes whoever has a query at once.

@@ -14,7 +14,7 @@ func (s *server) ready() (bool, string) {
 	if s.stopping.Load() {
 		return false, "stopping"
 	}
-	if n := s.monitor.Pending(); n > 0 && time.Since(s.started) < firstChecks {
+	if n := s.monitor.Pending(); n > 0 && s.from == nil && time.Since(s.started) < firstChecks {
 		return false, fmt.Sprintf("%d first checks are not done", n)
 	}
 	return true, ""
@@ -38,6 +38,9 @@ func (s *server) problems() []admin.Problem {
 	}
 	if why := s.store.Unkept(); why != "" {
 		all = append(all, admin.Problem{Severity: admin.Warning, Subject: "gslbd", Text: "cannot keep its state, which a restart would forget: " + why})
+	}
+	if why := s.untaken.Load(); why != nil {
+		all = append(all, admin.Problem{Severity: admin.Warning, Subject: "gslbd", Text: "the last takeover failed, and the process before it goes on: " + *why})
 	}
 	for _, p := range s.secrets.problems(time.Now()) {
 		all = append(all, admin.Problem{Severity: admin.Warning, Subject: "gslbd", Text: p.setting + ": " + p.why})
