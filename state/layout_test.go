@@ -29,6 +29,9 @@ func TestHotFieldsStandTogether(t *testing.T) {
 			t.Errorf("%s: %d octets are more than %d cache lines", name, c.end, c.lines)
 		}
 	}
+	if size := unsafe.Sizeof(memberCounts{}); size != line {
+		t.Errorf("what queries write of a member takes %d octets, not a line", size)
+	}
 	// Members of a service lie one after the other.
 	if size := unsafe.Sizeof(m); size%line != 0 {
 		t.Errorf("a Member has %d octets, so that only some begin on a line of their own", size)
