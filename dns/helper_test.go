@@ -57,14 +57,19 @@ func newWorld(t testing.TB, zones []dns.ZoneOptions, services ...testService) *t
 		cfg.Sites = append(cfg.Sites, state.SiteConfig{Name: fmt.Sprintf("s%d", i), SessionsLimit: 1000})
 	}
 	var opts []dns.ServiceOptions
+	chains := map[*policy.StepOptions]*policy.Chain{} // services with the same steps share one, as those with the same policy do
 	for _, s := range services {
 		steps := s.steps
 		if steps == nil {
 			steps = testSteps
 		}
-		chain, err := policy.Build("test", steps)
-		if err != nil {
-			t.Fatal(err)
+		chain := chains[&steps[0]]
+		if chain == nil {
+			var err error
+			if chain, err = policy.Build("test", steps); err != nil {
+				t.Fatal(err)
+			}
+			chains[&steps[0]] = chain
 		}
 		so := dns.ServiceOptions{Name: s.name, Aliases: s.aliases, ALPN: s.alpn}
 		sc := state.ServiceConfig{

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"gslbd/dns"
 	"gslbd/policy"
+	"gslbd/state"
 )
 
 // A plain query for www.gslb.test A, in parts.
@@ -364,23 +366,62 @@ func BenchmarkRespond(b *testing.B) {
 		})
 	}
 	eight := newWorld(b, []dns.ZoneOptions{{Name: "gslb.test", File: writeZone(b, serviceZone), ECS: true}}, testService{
-		name: "eight.gslb.test", ttl: 30, members: []string{"198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4"},
-		steps: []policy.StepOptions{
-			{Metric: "health"},
-			{Metric: "capacity"},
-			{Metric: "rtt", Tolerance: 0.1, ToleranceAbs: 5 * time.Millisecond, MaxAge: time.Hour},
-			{Metric: "geo", Levels: []string{"override", "distance", "subdivision", "country", "continent"}, ToleranceKm: 100},
-			{Metric: "connection-load", Tolerance: 1},
-			{Metric: "preference"},
-			{Metric: "least-selected", HalfLife: time.Minute},
-			{Metric: "static", Method: "round-robin"},
-		},
+		name: "eight.gslb.test", ttl: 30, members: []string{"198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4"}, steps: eightMetrics,
 	})
 	for name, query := range map[string]*mdns.Msg{
 		"eight_metrics":          question("eight.gslb.test.", "A"),
 		"eight_metrics_with_ECS": question("eight.gslb.test.", "A", edns(1232, raw(8, 0, 1, 24, 0, 20, 0, 113))),
 	} {
 		b.Run(name, func(b *testing.B) { benchmarkRespond(b, eight.responder(b, dns.Options{ECS: true}), pack(b, query), 1) })
+	}
+}
+
+var eightMetrics = []policy.StepOptions{
+	{Metric: "health"},
+	{Metric: "capacity"},
+	{Metric: "rtt", Tolerance: 0.1, ToleranceAbs: 5 * time.Millisecond, MaxAge: time.Hour},
+	{Metric: "geo", Levels: []string{"override", "distance", "subdivision", "country", "continent"}, ToleranceKm: 100},
+	{Metric: "connection-load", Tolerance: 1},
+	{Metric: "preference"},
+	{Metric: "least-selected", HalfLife: time.Minute},
+	{Metric: "static", Method: "round-robin"},
+}
+
+// BenchmarkRespondMany measures eight metrics where what a query needs is in no cache: it is for one of many services, from
+// one of many networks, to each of which every site has a round trip.
+func BenchmarkRespondMany(b *testing.B) {
+	const services, networks = 10_000, 80_000
+	many := make([]testService, services)
+	for i := range many {
+		a := fmt.Sprintf("10.%d.%d.", i>>8, i&0xff)
+		many[i] = testService{name: fmt.Sprintf("w%d.gslb.test", i), ttl: 30, members: []string{a + "1", a + "2", a + "3", a + "4"}, steps: eightMetrics}
+	}
+	w := newWorld(b, []dns.ZoneOptions{{Name: "gslb.test", File: writeZone(b, serviceZone), ECS: true}}, many...)
+	snap, now := w.store.Snapshot(), time.Now()
+	network := func(i int) [4]byte { return [4]byte{20, byte(i >> 16), byte(i >> 8), byte(i)} }
+	for i := range networks {
+		a := network(i)
+		for j, site := range snap.Sites {
+			snap.RTT.Add(site.ID, []state.RTTSample{{Resolver: netip.AddrFrom4([4]byte{a[1] + 20, a[2], a[3], 1}), RTT: time.Duration(30+j) * time.Millisecond}}, now)
+		}
+	}
+	chance := rand.New(rand.NewPCG(1, 2))
+	queries := make([][]byte, networks)
+	for i := range queries {
+		a := network(chance.IntN(networks))
+		queries[i] = pack(b, question(many[chance.IntN(services)].name+".", "A", edns(1232, raw(8, 0, 1, 24, 0, a[1]+20, a[2], a[3]))))
+	}
+	r := w.responder(b, dns.Options{ECS: true})
+	buf := make([]byte, 4096)
+	b.ReportAllocs()
+	dns.CPUTime(b)
+	i := 0
+	for b.Loop() {
+		if i%32 == 0 {
+			r.Refresh(time.Now())
+		}
+		r.Respond(queries[i%networks], buf, local, remote, false)
+		i++
 	}
 }
 

@@ -39,6 +39,7 @@ type database struct {
 	path, name  string
 	stamp       stamp
 	reader      *maxminddb.Reader
+	tree        tree
 	layout      layout
 	coordinates bool
 
@@ -46,10 +47,11 @@ type database struct {
 	shift uint                     // of that hash
 }
 
-// A cached record is what was decoded at an offset of the file. Location is nil where there is nothing usable.
+// A cached record is what was decoded at an offset of the file.
 type cached struct {
 	offset   uintptr
-	location *Location
+	usable   bool
+	location Location // where usable; beside the offset, which a lookup reads first
 }
 
 // A stamp tells whether a file is still the one that was seen. Its zero value is of no file.
@@ -156,6 +158,8 @@ func newDatabase(buffer []byte) (*database, error) {
 		return nil, noLocations(reader.Metadata.DatabaseType)
 	}
 
+	m := &reader.Metadata
+	d.tree = newTree(buffer, m.NodeCount, m.RecordSize, m.IPVersion == 6)
 	size := 1 << bits.Len(min(reader.Metadata.NodeCount, maxCached-1))
 	d.cache = make([]atomic.Pointer[cached], size)
 	d.shift = uint(64 - bits.Len(uint(size-1)))
@@ -216,26 +220,15 @@ func scan(reader *maxminddb.Reader, known layout) (layout, bool) {
 // lookup returns the location of addr, nil if the database has none, and the length of the network of which that is
 // true. addr is valid and not IPv4-mapped.
 func (d *database) lookup(addr netip.Addr) (*Location, int) {
-	if addr.Is6() && d.reader.Metadata.IPVersion == 4 {
-		return nil, 0
+	offset, length, found := d.tree.lookup(addr)
+	if !found {
+		return nil, length
 	}
-	r := d.reader.Lookup(addr)
-	if r.Err() != nil {
-		return nil, addr.BitLen() // cannot be in a verified file; if it is, it is known of this address alone
-	}
-	network := r.Prefix()
-	if network.Addr().Is4() != addr.Is4() {
-		return nil, 0 // the tree ends before IPv4 begins: a database of IPv6 alone
-	}
-	if !r.Found() {
-		return nil, network.Bits()
-	}
-	return d.location(r), network.Bits()
+	return d.location(offset), length
 }
 
-// location returns what the record says, out of the cache if it is there.
-func (d *database) location(r maxminddb.Result) *Location {
-	offset := r.Offset()
+// location returns what the record at an offset says, nil for nothing usable, out of the cache if it is there.
+func (d *database) location(offset uintptr) *Location {
 	first := uint64(offset) * 0x9e3779b97f4a7c15 >> d.shift
 	free := &d.cache[first] // of another record, where all places are taken
 	for way := range uint64(cacheWays) {
@@ -246,10 +239,20 @@ func (d *database) location(r maxminddb.Result) *Location {
 			break
 		}
 		if c.offset == offset {
-			return c.location
+			return c.get()
 		}
 	}
-	c := &cached{offset, d.layout.decode(r)}
+	c := &cached{offset: offset}
+	if l := d.layout.decode(d.reader.LookupOffset(offset)); l != nil {
+		c.usable, c.location = true, *l
+	}
 	free.Store(c)
-	return c.location
+	return c.get()
+}
+
+func (c *cached) get() *Location {
+	if !c.usable {
+		return nil
+	}
+	return &c.location
 }

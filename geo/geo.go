@@ -6,17 +6,19 @@ import (
 )
 
 // A Location says where an address or a site is. Empty fields are unknown. A Location is immutable once it is
-// published; build one with NewLocation, which computes what DistanceKm needs.
+// published; build one with NewLocation, which computes what DistanceKm needs. What a distance reads stands first, on one
+// cache line.
 type Location struct {
+	HasCoordinates bool
+
+	// The point on the unit sphere, so that a distance costs no trigonometry of the site's side.
+	x, y, z float64
+
 	Continent   string // two letters: AF AN AS EU NA OC SA
 	Country     string // ISO 3166-1 alpha-2
 	Subdivision string // as the database names it: an ISO 3166-2 part ("CA") or a name ("California")
 
 	Latitude, Longitude float64 // degrees; meaningful only when HasCoordinates
-	HasCoordinates      bool
-
-	// The point on the unit sphere, so that a distance costs no trigonometry of the site's side.
-	x, y, z float64
 }
 
 // NewLocation returns l with what DistanceKm needs computed.
@@ -51,6 +53,18 @@ func KmOfChord(chord float64) float64 { return 2 * EarthRadiusKm * math.Asin(min
 // ChordOfKm returns the chord between two points that are km, at least 0, apart on a great circle; 2, all of the globe's
 // width, from half of its circumference on.
 func ChordOfKm(km float64) float64 { return 2 * math.Sin(min(km/(2*EarthRadiusKm), math.Pi/2)) }
+
+// AddChords returns the chord of two arcs of a great circle one after the other, given the chords of each; 2 from half of
+// the circumference on. It costs no trigonometry.
+func AddChords(a, b float64) float64 {
+	// Of half an arc, the chord's half is the sine.
+	sinA, sinB := min(a/2, 1), min(b/2, 1)
+	cosA, cosB := math.Sqrt(1-sinA*sinA), math.Sqrt(1-sinB*sinB)
+	if cosA*cosB <= sinA*sinB {
+		return 2
+	}
+	return 2 * (sinA*cosB + cosA*sinB)
+}
 
 // An Override places a prefix by the operator's word, before any database.
 type Override struct {

@@ -58,6 +58,22 @@ func TestChord(t *testing.T) {
 	}
 }
 
+// Arcs add up as their lengths do, and never reach beyond the other side of the globe.
+func TestAddChords(t *testing.T) {
+	half := math.Pi * geo.EarthRadiusKm
+	for _, a := range []float64{0, 1e-3, 1, 100, 5000, half / 2, half - 1, half} {
+		for _, b := range []float64{0, 1, 100, half / 2, half, math.Inf(1)} {
+			got := geo.AddChords(geo.ChordOfKm(a), geo.ChordOfKm(b))
+			if want := geo.ChordOfKm(a + b); math.Abs(got-want) > 1e-9 || got > 2 {
+				t.Errorf("%v km and %v km: chord %v, want %v", a, b, got, want)
+			}
+		}
+		if chord := geo.ChordOfKm(a); geo.AddChords(chord, 0) != chord {
+			t.Errorf("%v km and nothing: chord %v, want %v", a, geo.AddChords(chord, 0), chord)
+		}
+	}
+}
+
 func TestSpecial(t *testing.T) {
 	for network, addresses := range map[string]string{
 		"0.0.0.0/8":         "0.0.0.0 0.255.255.255",

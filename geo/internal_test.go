@@ -1,11 +1,15 @@
 package geo
 
 import (
+	"encoding/binary"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/oschwald/maxminddb-golang/v2"
 )
 
 // Every country is on one continent, and there are as many as ISO 3166-1 has (249) and Kosovo.
@@ -79,6 +83,61 @@ func TestCacheCollision(t *testing.T) {
 			if l := db.Lookup(netip.MustParseAddr(a)).Location; l == nil || l.Country != want {
 				t.Errorf("%s: got %+v, want %s", a, l, want)
 			}
+		}
+	}
+}
+
+// The walk down the tree finds what the library finds, in files of every kind.
+func TestTree(t *testing.T) {
+	files, _ := filepath.Glob("../testdata/geo/*.mmdb")
+	chance := rand.New(rand.NewPCG(1, 2))
+	for _, path := range files {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := newDatabase(content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var addresses []netip.Addr
+		for n := range d.reader.Networks(maxminddb.IncludeNetworksWithoutData()) {
+			first := n.Prefix().Addr().Unmap()
+			addresses = append(addresses, first, first.Prev(), first.Next())
+		}
+		for range 10_000 {
+			var a [16]byte
+			binary.BigEndian.PutUint64(a[:], chance.Uint64()>>chance.IntN(64))
+			addresses = append(addresses, netip.AddrFrom16(a), netip.AddrFrom4([4]byte(a[4:8])), netip.AddrFrom4([4]byte(a[:4])))
+		}
+		for _, a := range addresses {
+			if !a.IsValid() || a.Is4In6() || a.Is6() && d.reader.Metadata.IPVersion == 4 {
+				continue
+			}
+			r := d.reader.Lookup(a)
+			wantLength, wantFound := r.Prefix().Bits(), r.Found()
+			if r.Prefix().Addr().Is4() != a.Is4() {
+				wantLength, wantFound = 0, false
+			}
+			offset, length, found := d.tree.lookup(a)
+			if length != wantLength || found != wantFound || found && offset != r.Offset() {
+				t.Fatalf("%s, %v: offset %d, %d bits, %v; want %d, %d, %v", path, a, offset, length, found, r.Offset(), wantLength, wantFound)
+			}
+		}
+	}
+}
+
+// Nodes of 24, 28 and 32 bits are read as the format says.
+func TestTreeChild(t *testing.T) {
+	for recordSize, node := range map[uint][]byte{
+		24: {0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc},
+		28: {0x12, 0x34, 0x56, 0xab, 0x78, 0x9a, 0xbc},
+		32: {0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde, 0xf0},
+	} {
+		want := map[uint][2]uint32{24: {0x123456, 0x789abc}, 28: {0xa123456, 0xb789abc}, 32: {0x12345678, 0x9abcdef0}}[recordSize]
+		tr := tree{nodes: append(make([]byte, len(node)), node...), size: recordSize / 4}
+		if got := [2]uint32{tr.child(1, 0), tr.child(1, 1)}; got != want {
+			t.Errorf("%d bits: %x, want %x", recordSize, got, want)
 		}
 	}
 }

@@ -11,9 +11,9 @@ import (
 // geo keeps the members whose site is near the client on the globe. Of its levels, the first that tells the candidates
 // apart decides; distance, if it is among the levels, then narrows what that one kept.
 type geo struct {
-	levels      []level
-	distance    bool    // among levels
-	toleranceKm float64 // beyond the nearest
+	levels    []level
+	distance  bool    // among levels
+	tolerance float64 // beyond the nearest, as a chord (state.ChordOfKm)
 }
 
 // A level is one way of comparing places.
@@ -33,7 +33,7 @@ func (l level) String() string {
 }
 
 func newGeo(o StepOptions) (Metric, error) {
-	m := geo{toleranceKm: o.ToleranceKm}
+	m := geo{tolerance: state.ChordOfKm(o.ToleranceKm)}
 	if o.ToleranceKm < 0 {
 		return nil, errors.New("tolerance_km must not be negative")
 	}
@@ -68,14 +68,14 @@ func (m geo) Keep(q *Query, set []Candidate) int {
 	}
 	compared := false
 	for _, l := range m.levels {
-		n := l.keep(set, place.Location, place.Site, m.toleranceKm)
+		n := l.keep(set, place.Location, place.Site, m.tolerance)
 		compared = compared || n != Abstain
 		if n <= 0 || n == len(set) {
 			continue // it does not tell them apart
 		}
 		then := ""
 		if m.distance && l != levelDistance {
-			if near := levelDistance.keep(set[:n], place.Location, place.Site, m.toleranceKm); near > 0 && near < n {
+			if near := levelDistance.keep(set[:n], place.Location, place.Site, m.tolerance); near > 0 && near < n {
 				n, then = near, ", then distance"
 			}
 		}
@@ -104,7 +104,7 @@ func (m geo) Keep(q *Query, set []Candidate) int {
 
 // keep keeps the candidates of set that the level prefers for a client at from (nil: unknown), or that an override
 // sends to site, and those of which it knows nothing. It abstains when the client or all but one candidate are unknown.
-func (l level) keep(set []Candidate, from *state.Location, site string, toleranceKm float64) int {
+func (l level) keep(set []Candidate, from *state.Location, site string, tolerance float64) int {
 	if l == levelOverride {
 		if site == "" {
 			return Abstain
@@ -133,7 +133,7 @@ func (l level) keep(set []Candidate, from *state.Location, site string, toleranc
 	case known < 2:
 		return Abstain
 	case l == levelDistance:
-		return keepUpTo(set, max(best, state.ChordOfKm(state.KmOfChord(best)+toleranceKm))) // rounding must not lose the best
+		return keepUpTo(set, max(best, state.AddChords(best, tolerance))) // rounding must not lose the best
 	case best > 0:
 		return len(set) // no site is there: the unknown ones are no better than the others
 	}

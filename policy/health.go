@@ -59,8 +59,12 @@ func mark(q *Query, set []Candidate) bool {
 
 // heldBack returns the share of clients that slow start keeps from the member.
 func heldBack(q *Query, m *state.Member) float64 {
-	recovered, all := m.Recovered[q.Family], q.Service.SlowStart
-	if all <= 0 || recovered.IsZero() {
+	all := q.Service.SlowStart
+	if all <= 0 {
+		return 0
+	}
+	recovered := m.Recovered[q.Family]
+	if recovered.IsZero() {
 		return 0
 	}
 	left := all - max(q.Now.Sub(recovered), 0)

@@ -52,15 +52,15 @@ func (m rtt) Keep(q *Query, set []Candidate) int {
 
 // keep compares the candidates by the row of the client's network; nil: nothing is known of it.
 func (m rtt) keep(q *Query, set []Candidate, row *state.RTTRow) int {
-	oldest := q.Now.Add(-m.maxAge)
+	oldest := q.Snapshot.RTT.Moment(q.Now.Add(-m.maxAge))
 	for i := range set {
 		c := &set[i]
 		c.NoData = true
 		if row == nil || c.Site.RTTBlind || c.Site.Freshness == state.Stale || c.Site.Freshness == state.Dead {
 			continue
 		}
-		if v, ok := row.Of(c.Site.ID); ok && v.Newest.After(oldest) {
-			c.Value, c.NoData = float64(v.RTT), false
+		if value, ok := row.Fresh(c.Member.Site.ID, oldest); ok {
+			c.Value, c.NoData = float64(value), false
 		}
 	}
 	q.numbers(set, func(c *Candidate) string { return milliseconds(time.Duration(c.Value)) })

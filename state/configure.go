@@ -204,6 +204,7 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 	svc.id = s.serviceID(sc.Name)
 	svc.members = make([]*member, 0, len(members))
 	var fresh []member // one allocation for those that are new
+	var counts []memberCounts
 	svc.hasBackups = false
 	names := make([]string, 0, len(members))
 	longestTTL := sc.TTL // of an answer that may have named a member which is new here
@@ -229,8 +230,9 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 		if m == nil || m.site.cfg.Name != mc.Site {
 			if fresh == nil {
 				fresh = make([]member, 0, len(members)-i)
+				counts = make([]memberCounts, len(members))
 			}
-			fresh = append(fresh, member{selected: [2]*Selections{new(Selections), new(Selections)}, handedOut: newHandedOut(now, longestTTL)})
+			fresh = append(fresh, member{selected: [2]*Selections{&counts[i].selected, &counts[i].apart}, handedOut: counts[i].handedOut.start(now, longestTTL)})
 			m = &fresh[len(fresh)-1]
 		} else if m.cfg.Role != mc.Role || m.cfg.Weight <= 0 {
 			joining = append(joining, m)

@@ -16,10 +16,10 @@ type HandedOut struct {
 // all workers read.
 const handedOutSlack = time.Second
 
-// newHandedOut returns what is known of a member that is new here: nothing. The process before this one, or the member
-// under another name, may have been in an answer a moment ago.
-func newHandedOut(now time.Time, ttl uint32) *HandedOut {
-	h := &HandedOut{since: now}
+// start sets what is known of a member that is new here: nothing. The process before this one, or the member under
+// another name, may have been in an answer a moment ago. It returns h.
+func (h *HandedOut) start(now time.Time, ttl uint32) *HandedOut {
+	h.since = now
 	h.until.Store(int64(seconds(ttl)))
 	return h
 }

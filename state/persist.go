@@ -663,23 +663,23 @@ func (h *health) restore(f *fileHealth, c clock, hasCheck, sameAddress bool) {
 func (t *RTTTable) capture(names map[uint16]string, now time.Time) *fileRTT {
 	f := &fileRTT{header: header{rttFormat, fileVersion, now}}
 	index := map[uint16]int{}
-	t.each(func(e *rttEntry) {
-		row := e.row.Load()
-		if e.owner >= 0 || row == nil {
+	moment := t.Moment(now)
+	t.each(func(sl *rttSlot, row *RTTRow) {
+		if sl.owner >= 0 {
 			return
 		}
 		var values []fileValue
-		for i := range row.Values {
-			v := &row.Values[i]
-			age := now.Sub(v.Newest)
-			name, ok := names[v.SiteID]
+		for i := range row.history {
+			v, id := &row.history[i], row.points[i].site()
+			age := time.Duration(moment - v.newest)
+			name, ok := names[id]
 			if !ok || age >= keepFor {
 				continue
 			}
-			at, ok := index[v.SiteID]
+			at, ok := index[id]
 			if !ok {
 				at = len(f.Sites)
-				index[v.SiteID] = at
+				index[id] = at
 				f.Sites = append(f.Sites, name)
 			}
 			fv := fileValue{Site: at, AgeMs: max(age, 0).Milliseconds()}
@@ -689,7 +689,7 @@ func (t *RTTTable) capture(names map[uint16]string, now time.Time) *fileRTT {
 			values = append(values, fv)
 		}
 		if len(values) > 0 {
-			f.Rows = append(f.Rows, fileRow{t.Key(e.addr()), values})
+			f.Rows = append(f.Rows, fileRow{t.Key(join128(sl.hi, sl.lo).Unmap()), values})
 		}
 	})
 	return f

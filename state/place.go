@@ -12,8 +12,8 @@ func DistanceKm(a, b *Location) float64 { return geo.DistanceKm(a, b) }
 // Chord is geo.Chord, for packages that may not import geo.
 func Chord(a, b *Location) float64 { return geo.Chord(a, b) }
 
-// KmOfChord is geo.KmOfChord, for packages that may not import geo.
-func KmOfChord(chord float64) float64 { return geo.KmOfChord(chord) }
+// AddChords is geo.AddChords, for packages that may not import geo.
+func AddChords(a, b float64) float64 { return geo.AddChords(a, b) }
 
 // ChordOfKm is geo.ChordOfKm, for packages that may not import geo.
 func ChordOfKm(km float64) float64 { return geo.ChordOfKm(km) }

@@ -40,7 +40,7 @@ func TestPruneInParts(t *testing.T) {
 	}
 	later := at.Add(90 * time.Minute)
 	left := func() (values int) {
-		table.each(func(e *rttEntry) { values += len(e.row.Load().Values) })
+		table.each(func(_ *rttSlot, row *RTTRow) { values += row.Len() })
 		return values
 	}
 	table.prune(later, time.Hour)

@@ -23,6 +23,12 @@ const SelectedUnit = 1 << 16
 // SelectedUnit. It is kept by service and member name.
 type Selections [2]atomic.Int64
 
+// memberCounts is what queries write of a member: all on one line.
+type memberCounts struct {
+	selected, apart Selections // of Member.Selected and Member.SelectedApart
+	handedOut       HandedOut
+}
+
 // Clone returns a copy that counts on its own; of nil, one that has counted nothing.
 func (s *Selections) Clone() *Selections {
 	c := new(Selections)
@@ -54,17 +60,25 @@ type Counters struct {
 	// lost that a reader of an older snapshot still adds.
 	members   []string
 	decisions []decisionShard
-	answers   [][]answerShard // by member, then by shard
+	answers   []answerCells // by member
 }
 
 type decisionShard struct {
 	reasons [MaxReasons]atomic.Uint64 // three whole cache lines
 }
 
-type answerShard struct {
-	n atomic.Uint64
-	_ [56]byte // a cache line each
+// answerCells are the cells of one member, among those of all members that were new together: a shard's lie side by side,
+// on whole cache lines.
+type answerCells struct {
+	cells  []atomic.Uint64
+	at     int // of the first shard's
+	stride int // to the next shard's
 }
+
+func (c *answerCells) of(shard int) *atomic.Uint64 { return &c.cells[shard*c.stride+c.at] }
+
+// lineCells is how many counters a cache line holds.
+const lineCells = 8
 
 // MaxReasons bounds the reasons of a decision: the metrics, and constraints, single, on_all_down.
 const MaxReasons = 24
@@ -77,14 +91,18 @@ func (c *Counters) follow(shards int, members []string) *Counters {
 	} else if slices.Equal(c.members, members) {
 		return c
 	}
-	next := &Counters{members: members, decisions: c.decisions, answers: make([][]answerShard, len(members))}
-	fresh := make([]answerShard, shards*len(members)) // one allocation for those that are new
+	next := &Counters{members: members, decisions: c.decisions, answers: make([]answerCells, len(members))}
+	stride := (len(members) + lineCells - 1) / lineCells * lineCells
+	var fresh []atomic.Uint64 // one allocation for those that are new
 	for i, name := range members {
 		if j := slices.Index(c.members, name); j >= 0 {
 			next.answers[i] = c.answers[j]
-		} else {
-			next.answers[i] = fresh[i*shards : (i+1)*shards]
+			continue
 		}
+		if fresh == nil {
+			fresh = make([]atomic.Uint64, shards*stride)
+		}
+		next.answers[i] = answerCells{cells: fresh, at: i, stride: stride}
 	}
 	return next
 }
@@ -97,7 +115,7 @@ func (c *Counters) Add(shard int, reason uint8, member int) {
 		c.decisions[shard].reasons[reason].Add(1)
 	}
 	if member >= 0 && member < len(c.answers) {
-		c.answers[member][shard].n.Add(1)
+		c.answers[member].of(shard).Add(1)
 	}
 }
 
@@ -118,8 +136,8 @@ func (c *Counters) Answers(member int) uint64 {
 		return 0
 	}
 	var sum uint64
-	for i := range c.answers[member] {
-		sum += c.answers[member][i].n.Load()
+	for shard := range c.decisions {
+		sum += c.answers[member].of(shard).Load()
 	}
 	return sum
 }

@@ -1,7 +1,9 @@
 package state
 
 import (
+	"cmp"
 	"encoding/binary"
+	"math"
 	"math/bits"
 	"math/rand/v2"
 	"net/netip"
@@ -29,9 +31,10 @@ type RTTTable struct {
 	bits4, bits6 int
 	max          int
 	seed         uint64
+	epoch        *time.Time // what RTTMoments count from; a table that adopts another's rows shares it
 	shards       []rttShard
 	shardBits    int
-	gone         *rttEntry // stands where an entry was deleted
+	gone         *RTTRow // stands where a network was deleted
 
 	pruning atomic.Uint32 // the shard that prune takes next
 
@@ -42,35 +45,92 @@ type RTTTable struct {
 
 // A shard is an open-addressing hash table. Slots are written under mu and read without it.
 type rttShard struct {
-	slots atomic.Pointer[[]atomic.Pointer[rttEntry]]
+	slots atomic.Pointer[[]rttSlot]
 
 	mu   sync.Mutex
-	live int // entries
-	used int // slots that are not empty: entries, and gone ones
+	live int // networks
+	used int // slots that are not empty: networks, and gone ones
 }
 
-type rttEntry struct {
+// A slot holds one network. Its address stands beside the row, so that slots of other networks cost a reader no line of
+// their own. A slot is used once: the address is written before the first row is, and never again.
+type rttSlot struct {
 	hi, lo uint64 // the network's address; an IPv4 one as mapped into IPv6
 	row    atomic.Pointer[RTTRow]
 
 	// Guarded by the shard's mu.
-	asked time.Time // when a resolver of the network last asked here
-	owner int       // the site that brought it while nobody had asked, or -1
+	asked int64 // when a resolver of the network last asked here, in Unix nanoseconds; neverAsked
+	owner int32 // the site that brought it while nobody had asked, or -1
 }
+
+const neverAsked = math.MinInt64
+
+func askedAt(t time.Time) int64 {
+	if t.IsZero() {
+		return neverAsked
+	}
+	return t.UnixNano()
+}
+
+// An RTTMoment is a time as rows have it: nanoseconds on the monotonic clock, after the table's epoch.
+type RTTMoment int64
 
 // An RTTRow is what is known of one client network. It is immutable.
 type RTTRow struct {
-	Values []RTTValue
-
-	oldest time.Time // the earliest Newest
+	points  []rttPoint // what queries compare
+	oldest  RTTMoment  // the earliest newest
+	epoch   *time.Time
+	history []rttHistory // by point
 }
 
-func newRow(values []RTTValue) *RTTRow {
-	r := &RTTRow{Values: values}
-	for i := range values {
-		if i == 0 || values[i].Newest.Before(r.oldest) {
-			r.oldest = values[i].Newest
-		}
+// An rttPoint is a site's id (16 bits) and its median round trip in nanoseconds (48 bits: up to three days).
+type rttPoint uint64
+
+func (p rttPoint) site() uint16       { return uint16(p >> 48) }
+func (p rttPoint) rtt() time.Duration { return time.Duration(p & (1<<48 - 1)) }
+
+// An rttHistory is what a site's median is of.
+type rttHistory struct {
+	newest  RTTMoment          // when the newest sample was measured
+	samples [rttSamples]time32 // oldest first
+	n       uint8              // samples in use
+}
+
+// makeRow returns a row with n points that are to be filled in. Up to 16 of them lie in the same memory as the row: a
+// query finds those of eight sites on the cache line after it.
+func makeRow(n int, epoch *time.Time) *RTTRow {
+	var r *RTTRow
+	switch {
+	case n <= 2:
+		m := new(struct {
+			RTTRow
+			points [2]rttPoint
+		})
+		r, m.RTTRow.points = &m.RTTRow, m.points[:n]
+	case n <= 8:
+		m := new(struct {
+			RTTRow
+			points [8]rttPoint
+		})
+		r, m.RTTRow.points = &m.RTTRow, m.points[:n]
+	case n <= 16:
+		m := new(struct {
+			RTTRow
+			points [16]rttPoint
+		})
+		r, m.RTTRow.points = &m.RTTRow, m.points[:n]
+	default:
+		r = &RTTRow{points: make([]rttPoint, n)}
+	}
+	r.epoch, r.history = epoch, make([]rttHistory, n)
+	return r
+}
+
+// age works oldest out, once the row is complete.
+func (r *RTTRow) age() *RTTRow {
+	r.oldest = r.history[0].newest
+	for i := range r.history {
+		r.oldest = min(r.oldest, r.history[i].newest)
 	}
 	return r
 }
@@ -80,9 +140,6 @@ type RTTValue struct {
 	SiteID uint16
 	RTT    time.Duration // median of the last (up to) 5 samples
 	Newest time.Time     // when the newest of them was measured
-
-	n       uint8              // samples in use
-	samples [rttSamples]time32 // oldest first
 }
 
 // A time32 is a duration in microseconds: up to 71 minutes.
@@ -91,9 +148,10 @@ type time32 uint32
 // NewRTTTable returns an empty table. Of c it uses the prefix lengths and MaxTargets.
 func NewRTTTable(c RTTConfig) *RTTTable {
 	c = c.withDefaults()
+	epoch := time.Now()
 	t := &RTTTable{
 		bits4: c.PrefixV4, bits6: c.PrefixV6, max: c.MaxTargets,
-		seed: rand.Uint64() | 1, gone: new(rttEntry), unasked: map[uint16]int{},
+		seed: rand.Uint64() | 1, epoch: &epoch, gone: new(RTTRow), unasked: map[uint16]int{},
 	}
 	n := 1
 	for n < rttShards && t.max/(2*n) >= rttShardMin {
@@ -102,7 +160,7 @@ func NewRTTTable(c RTTConfig) *RTTTable {
 	}
 	t.shards = make([]rttShard, n)
 	for i := range t.shards {
-		slots := make([]atomic.Pointer[rttEntry], 16)
+		slots := make([]rttSlot, 16)
 		t.shards[i].slots.Store(&slots)
 	}
 	return t
@@ -136,15 +194,18 @@ func (t *RTTTable) Row(key netip.Prefix) *RTTRow {
 	slots := *t.shard(h).slots.Load()
 	mask := uint64(len(slots) - 1)
 	for i := h & mask; ; i = (i + 1) & mask {
-		e := slots[i].Load()
-		if e == nil {
+		row := slots[i].row.Load()
+		if row == nil {
 			return nil
 		}
-		if e.hi == hi && e.lo == lo && e != t.gone {
-			return e.row.Load()
+		if slots[i].hi == hi && slots[i].lo == lo && row != t.gone {
+			return row
 		}
 	}
 }
+
+// Moment returns a time as Fresh compares it.
+func (t *RTTTable) Moment(at time.Time) RTTMoment { return RTTMoment(at.Sub(*t.epoch)) }
 
 // Len returns the number of client networks in the table.
 func (t *RTTTable) Len() int {
@@ -166,16 +227,39 @@ func (t *RTTTable) Add(siteID uint16, samples []RTTSample, now time.Time) {
 	}
 }
 
-// Of returns the site's value.
+// Fresh returns the site's round trip if its newest sample was measured after the moment. r may be nil.
+//
+// Hot path: mostly all of a row is fresh, and then the history is not read.
+func (r *RTTRow) Fresh(siteID uint16, after RTTMoment) (time.Duration, bool) {
+	if r == nil {
+		return 0, false
+	}
+	for i, p := range r.points {
+		if p.site() == siteID {
+			return p.rtt(), r.oldest > after || r.history[i].newest > after
+		}
+	}
+	return 0, false
+}
+
+// Of returns the site's value, however old. r may be nil.
 func (r *RTTRow) Of(siteID uint16) (RTTValue, bool) {
 	if r != nil {
-		for i := range r.Values {
-			if r.Values[i].SiteID == siteID {
-				return r.Values[i], true
+		for i, p := range r.points {
+			if p.site() == siteID {
+				return RTTValue{siteID, p.rtt(), r.epoch.Add(time.Duration(r.history[i].newest))}, true
 			}
 		}
 	}
 	return RTTValue{}, false
+}
+
+// Len returns how many sites have a value. r may be nil.
+func (r *RTTRow) Len() int {
+	if r == nil {
+		return 0
+	}
+	return len(r.points)
 }
 
 // halves returns the address as two words.
@@ -217,27 +301,26 @@ func (t *RTTTable) add(siteID uint16, s *RTTSample, now, asked time.Time, quota 
 	sh := t.shard(h)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	e := t.find(sh, h, hi, lo)
-	if e == nil {
-		owner := -1
+	at := t.Moment(now.Add(-s.Age))
+	sl := t.find(sh, h, hi, lo)
+	if sl == nil {
+		owner := int32(-1)
 		if asked.IsZero() {
-			owner = int(siteID)
+			owner = int32(siteID)
 			if sh.live >= t.capacity() || !t.claim(siteID, quota) {
 				return
 			}
 		} else if sh.live >= t.capacity() {
 			t.evict(sh)
 		}
-		e = &rttEntry{hi: hi, lo: lo, owner: owner, asked: asked}
-		t.insert(sh, h, e)
+		t.insert(sh, h, &rttSlot{hi: hi, lo: lo, owner: owner, asked: askedAt(asked)}, (*RTTRow)(nil).with(siteID, s.RTT, at, t.epoch))
+		return
 	}
 	if !asked.IsZero() {
-		t.unclaim(e)
-		if asked.After(e.asked) {
-			e.asked = asked
-		}
+		t.unclaim(sl)
+		sl.asked = max(sl.asked, askedAt(asked))
 	}
-	e.row.Store(e.row.Load().with(siteID, s.RTT, now.Add(-s.Age)))
+	sl.row.Store(sl.row.Load().with(siteID, s.RTT, at, t.epoch))
 }
 
 // claim takes one of the site's rows for networks that never asked here.
@@ -251,62 +334,67 @@ func (t *RTTTable) claim(siteID uint16, quota int) bool {
 	return true
 }
 
-// unclaim gives e's claim back, if it is one.
-func (t *RTTTable) unclaim(e *rttEntry) {
-	if e.owner < 0 {
+// unclaim gives the slot's claim back, if it is one.
+func (t *RTTTable) unclaim(sl *rttSlot) {
+	if sl.owner < 0 {
 		return
 	}
 	t.quota.Lock()
-	t.unasked[uint16(e.owner)]--
+	t.unasked[uint16(sl.owner)]--
 	t.quota.Unlock()
-	e.owner = -1
+	sl.owner = -1
 }
 
-// find returns the shard's entry for the network, or nil. The caller holds the shard's mu.
-func (t *RTTTable) find(sh *rttShard, h, hi, lo uint64) *rttEntry {
+// find returns the shard's slot of the network, or nil. The caller holds the shard's mu.
+func (t *RTTTable) find(sh *rttShard, h, hi, lo uint64) *rttSlot {
 	slots := *sh.slots.Load()
 	mask := uint64(len(slots) - 1)
 	for i := h & mask; ; i = (i + 1) & mask {
-		e := slots[i].Load()
-		if e == nil || (e.hi == hi && e.lo == lo && e != t.gone) {
-			return e
+		sl := &slots[i]
+		switch row := sl.row.Load(); {
+		case row == nil:
+			return nil
+		case sl.hi == hi && sl.lo == lo && row != t.gone:
+			return sl
 		}
 	}
 }
 
-// insert puts a new entry into the shard. The caller holds the shard's mu.
-func (t *RTTTable) insert(sh *rttShard, h uint64, e *rttEntry) {
+// insert puts a new network into the shard: what new says of it, and its row. The caller holds the shard's mu.
+func (t *RTTTable) insert(sh *rttShard, h uint64, new *rttSlot, row *RTTRow) {
 	slots := *sh.slots.Load()
 	if (sh.used+1)*4 > len(slots)*3 {
 		slots = t.rebuild(sh)
 	}
-	place(slots, h, e)
+	place(slots, h, new, row)
 	sh.live++
 	sh.used++
 }
 
-func place(slots []atomic.Pointer[rttEntry], h uint64, e *rttEntry) {
+func place(slots []rttSlot, h uint64, new *rttSlot, row *RTTRow) {
 	mask := uint64(len(slots) - 1)
 	for i := h & mask; ; i = (i + 1) & mask {
-		if slots[i].Load() == nil {
-			slots[i].Store(e)
+		if sl := &slots[i]; sl.row.Load() == nil {
+			sl.hi, sl.lo, sl.asked, sl.owner = new.hi, new.lo, new.asked, new.owner
+			sl.row.Store(row)
 			return
 		}
 	}
 }
 
-// rebuild gives the shard new slots, without the gone entries and at most half full. Readers of the old ones lose
+// rebuild gives the shard new slots, without the gone networks and at most half full. Readers of the old ones lose
 // nothing but what is added from now on.
-func (t *RTTTable) rebuild(sh *rttShard) []atomic.Pointer[rttEntry] {
+func (t *RTTTable) rebuild(sh *rttShard) []rttSlot {
 	old := *sh.slots.Load()
 	n := 16
 	for n < 2*(sh.live+1) {
 		n *= 2
 	}
-	slots := make([]atomic.Pointer[rttEntry], n)
+	slots := make([]rttSlot, n)
 	for i := range old {
-		if e := old[i].Load(); e != nil && e != t.gone {
-			place(slots, t.hash(e.hi, e.lo), e)
+		sl := &old[i]
+		if row := sl.row.Load(); row != nil && row != t.gone {
+			place(slots, t.hash(sl.hi, sl.lo), sl, row)
 		}
 	}
 	sh.used = sh.live
@@ -317,28 +405,17 @@ func (t *RTTTable) rebuild(sh *rttShard) []atomic.Pointer[rttEntry] {
 // evict makes room in a full shard: it deletes the thirty-second part of it, at least one, that nobody asked for, else
 // that asked the longest ago. The caller holds the shard's mu.
 func (t *RTTTable) evict(sh *rttShard) {
-	all := make([]*rttEntry, 0, sh.live)
-	slots := *sh.slots.Load()
-	for i := range slots {
-		if e := slots[i].Load(); e != nil && e != t.gone {
-			all = append(all, e)
-		}
-	}
-	slices.SortFunc(all, func(a, b *rttEntry) int { return a.asked.Compare(b.asked) })
-	doomed := make(map[*rttEntry]bool)
-	for _, e := range all[:max(len(all)/32, 1)] {
-		doomed[e] = true
-	}
-	for i := range slots {
-		if e := slots[i].Load(); doomed[e] {
-			t.remove(sh, &slots[i], e)
-		}
+	all := make([]*rttSlot, 0, sh.live)
+	t.visit(sh, func(sl *rttSlot, _ *RTTRow) { all = append(all, sl) })
+	slices.SortFunc(all, func(a, b *rttSlot) int { return cmp.Compare(a.asked, b.asked) })
+	for _, sl := range all[:max(len(all)/32, 1)] {
+		t.remove(sh, sl)
 	}
 }
 
-func (t *RTTTable) remove(sh *rttShard, slot *atomic.Pointer[rttEntry], e *rttEntry) {
-	t.unclaim(e)
-	slot.Store(t.gone)
+func (t *RTTTable) remove(sh *rttShard, sl *rttSlot) {
+	t.unclaim(sl)
+	sl.row.Store(t.gone)
 	sh.live--
 }
 
@@ -346,105 +423,122 @@ func (t *RTTTable) remove(sh *rttShard, slot *atomic.Pointer[rttEntry], e *rttEn
 // shard. All at once would take seconds where there are a million rows, and the queries' time where cores are few.
 func (t *RTTTable) prune(now time.Time, keep time.Duration) {
 	sh := &t.shards[(t.pruning.Add(1)-1)%uint32(len(t.shards))]
+	last := t.Moment(now.Add(-keep)) // what is as old is too old
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	slots := *sh.slots.Load()
-	for j := range slots {
-		e := slots[j].Load()
-		if e == nil || e == t.gone {
-			continue
+	t.visit(sh, func(sl *rttSlot, row *RTTRow) {
+		if row.oldest > last {
+			return
 		}
-		row := e.row.Load()
-		if now.Sub(row.oldest) < keep {
-			continue
+		left := row.since(last)
+		if left == nil {
+			t.remove(sh, sl)
+			return
 		}
-		left := slices.DeleteFunc(slices.Clone(row.Values), func(v RTTValue) bool { return now.Sub(v.Newest) >= keep })
-		if len(left) == 0 {
-			t.remove(sh, &slots[j], e)
-		} else {
-			e.row.Store(newRow(left))
-		}
-	}
+		sl.row.Store(left)
+	})
 }
 
-// adopt copies the entries of another table with the same prefix lengths, as far as they fit.
+// since returns the row with only those values that are newer than last; nil: there are none.
+func (r *RTTRow) since(last RTTMoment) *RTTRow {
+	n := 0
+	for i := range r.history {
+		if r.history[i].newest > last {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	left := makeRow(n, r.epoch)
+	n = 0
+	for i := range r.history {
+		if r.history[i].newest > last {
+			left.points[n], left.history[n] = r.points[i], r.history[i]
+			n++
+		}
+	}
+	return left.age()
+}
+
+// adopt copies the networks of another table with the same prefix lengths, as far as they fit. t is empty.
 func (t *RTTTable) adopt(from *RTTTable) {
-	from.each(func(e *rttEntry) {
-		h := t.hash(e.hi, e.lo)
+	t.epoch = from.epoch
+	from.each(func(old *rttSlot, row *RTTRow) {
+		h := t.hash(old.hi, old.lo)
 		sh := t.shard(h)
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
 		if sh.live >= t.capacity() {
 			return
 		}
-		n := &rttEntry{hi: e.hi, lo: e.lo, asked: e.asked, owner: e.owner}
-		n.row.Store(e.row.Load())
-		if n.owner >= 0 {
-			t.claim(uint16(n.owner), t.max)
+		if old.owner >= 0 {
+			t.claim(uint16(old.owner), t.max)
 		}
-		t.insert(sh, h, n)
+		t.insert(sh, h, old, row)
 	})
 }
 
-// each visits all entries, a shard at a time under its lock.
-func (t *RTTTable) each(visit func(e *rttEntry)) {
+// each visits all networks, a shard at a time under its lock.
+func (t *RTTTable) each(visit func(*rttSlot, *RTTRow)) {
 	for i := range t.shards {
 		sh := &t.shards[i]
 		sh.mu.Lock()
-		slots := *sh.slots.Load()
-		for j := range slots {
-			if e := slots[j].Load(); e != nil && e != t.gone {
-				visit(e)
-			}
-		}
+		t.visit(sh, visit)
 		sh.mu.Unlock()
 	}
 }
 
-// addr returns the address of the entry's network.
-func (e *rttEntry) addr() netip.Addr {
-	var b [16]byte
-	binary.BigEndian.PutUint64(b[:8], e.hi)
-	binary.BigEndian.PutUint64(b[8:], e.lo)
-	return netip.AddrFrom16(b).Unmap()
+// visit visits the networks of one shard, whose lock the caller holds.
+func (t *RTTTable) visit(sh *rttShard, visit func(*rttSlot, *RTTRow)) {
+	slots := *sh.slots.Load()
+	for i := range slots {
+		if row := slots[i].row.Load(); row != nil && row != t.gone {
+			visit(&slots[i], row)
+		}
+	}
 }
 
 // with returns the row with one more sample of the site. r may be nil.
-func (r *RTTRow) with(siteID uint16, rtt time.Duration, at time.Time) *RTTRow {
-	var values []RTTValue
-	i := -1
-	if r != nil {
-		i = slices.IndexFunc(r.Values, func(v RTTValue) bool { return v.SiteID == siteID })
-		values = make([]RTTValue, len(r.Values), len(r.Values)+1)
-		copy(values, r.Values)
-	}
-	if i < 0 {
-		i = len(values)
-		values = append(values, RTTValue{SiteID: siteID})
-	}
-	v := &values[i]
+func (r *RTTRow) with(siteID uint16, rtt time.Duration, at RTTMoment, epoch *time.Time) *RTTRow {
 	us := time32(min(max(rtt.Microseconds(), 1), 1<<32-1))
-	// An agent sends a sample again until each gslbd has acknowledged it; the same one counts once.
-	if v.n > 0 && v.samples[v.n-1] == us && at.Sub(v.Newest).Abs() < time.Second {
-		return r
+	n, i := r.Len(), -1
+	if r != nil {
+		i = slices.IndexFunc(r.points, func(p rttPoint) bool { return p.site() == siteID })
 	}
-	if v.n == rttSamples {
-		copy(v.samples[:], v.samples[1:])
-		v.n--
+	if i >= 0 {
+		// An agent sends a sample again until each gslbd has acknowledged it; the same one counts once.
+		h := &r.history[i]
+		if h.samples[h.n-1] == us && time.Duration(at-h.newest).Abs() < time.Second {
+			return r
+		}
+	} else {
+		i = n
+		n++
 	}
-	v.samples[v.n] = us
-	v.n++
-	if at.After(v.Newest) {
-		v.Newest = at
+	next := makeRow(n, epoch)
+	if r != nil {
+		copy(next.points, r.points)
+		copy(next.history, r.history)
 	}
-	v.RTT = v.median()
-	return newRow(values)
+	h := &next.history[i]
+	if h.n == rttSamples {
+		copy(h.samples[:], h.samples[1:])
+		h.n--
+	}
+	if h.n == 0 || at > h.newest {
+		h.newest = at
+	}
+	h.samples[h.n] = us
+	h.n++
+	next.points[i] = rttPoint(siteID)<<48 | rttPoint(h.median())
+	return next.age()
 }
 
 // median returns the middle of the samples; of an even number, the mean of the two in the middle.
-func (v *RTTValue) median() time.Duration {
-	s := v.samples
-	slices.Sort(s[:v.n])
-	lo, hi := s[(v.n-1)/2], s[v.n/2]
+func (h *rttHistory) median() time.Duration {
+	s := h.samples
+	slices.Sort(s[:h.n])
+	lo, hi := s[(h.n-1)/2], s[h.n/2]
 	return time.Duration(lo)*time.Microsecond/2 + time.Duration(hi)*time.Microsecond/2
 }

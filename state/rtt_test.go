@@ -106,6 +106,33 @@ func TestRTTSamples(t *testing.T) {
 	}
 }
 
+// What is fresh is told apart site by site, however many there are.
+func TestRTTFresh(t *testing.T) {
+	for _, sites := range []int{1, 2, 3, 8, 9, 16, 17, 40} {
+		table := state.NewRTTTable(state.RTTConfig{})
+		now := time.Now()
+		for i := range sites {
+			table.Add(uint16(i), []state.RTTSample{sample("203.0.113.53", float64(10+i), time.Duration(i)*time.Minute)}, now)
+		}
+		row := table.Row(table.Key(addr("203.0.113.1")))
+		if row.Len() != sites {
+			t.Errorf("%d sites of %d", row.Len(), sites)
+		}
+		for _, age := range []time.Duration{0, time.Minute, time.Minute + 1, 20 * time.Minute, time.Hour} {
+			after := table.Moment(now.Add(-age))
+			for i := range sites {
+				rtt, ok := row.Fresh(uint16(i), after)
+				if want := time.Duration(10+i) * time.Millisecond; rtt != want || ok != (time.Duration(i)*time.Minute < age) {
+					t.Errorf("%d sites, younger than %v: site %d has %v, %v", sites, age, i, rtt, ok)
+				}
+			}
+			if _, ok := row.Fresh(uint16(sites), after); ok {
+				t.Error("a value of a site that measured nothing")
+			}
+		}
+	}
+}
+
 func network(i int) netip.Addr {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], uint32(i)<<8|53)
@@ -180,7 +207,7 @@ func TestRTTTableReadersWhileWriting(t *testing.T) {
 				default:
 				}
 				for i := range 500 {
-					if row := table.Row(table.Key(network(i))); row != nil && len(row.Values) == 0 {
+					if row := table.Row(table.Key(network(i))); row != nil && row.Len() == 0 {
 						t.Error("an empty row")
 						return
 					}

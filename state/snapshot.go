@@ -152,22 +152,33 @@ func (s *Snapshot) ServiceByName(name string) *Service {
 // A SiteInfo is what the configuration says of a site. Members point to it rather than to the Site, so that a report
 // makes one Site anew and not all members there.
 type SiteInfo struct {
-	Name         string
-	ID           uint16 // stable over reloads within a process; keys the RTT table
-	Index        int    // in Snapshot.Sites
-	Zone, Region string
+	ID           uint16    // stable over reloads within a process; keys the RTT table
+	Index        int       // in Snapshot.Sites
 	Location     *Location // never nil
+	Name         string
+	Zone, Region string
 	Cost         int
 }
+
+// Of many sites, services and members a query finds little in the processor's caches, so what it reads stands together at
+// the beginning of each: TestHotFieldsStandTogether knows what that is.
 
 // A Site is one data centre as it is known now.
 type Site struct {
 	*SiteInfo
 
-	Freshness Freshness
-	ReportAt  time.Time // arrival of the last accepted report; zero: never
-	Agent     string    // the agent that holds the site
-	Since     time.Time // of Freshness
+	Freshness      Freshness
+	RTTBlind       bool
+	HasUtilisation bool
+	Overloaded     bool
+	HasNewSessions bool
+	Utilisation    float64
+	Shed           float64 // share of clients that skip the site, 0..1
+	NewSessions    float64 // mean per second over the last (up to) 5 reports, while fresh: HasNewSessions
+
+	ReportAt time.Time // arrival of the last accepted report; zero: never
+	Agent    string    // the agent that holds the site
+	Since    time.Time // of Freshness
 
 	// Load is of the last fresh report; HasLoad is false when there is none or it is not fresh.
 	HasLoad         bool
@@ -176,25 +187,16 @@ type Site struct {
 	HasBits         bool   // the load tells of bandwidth
 	BitsIn, BitsOut uint64 // per second
 
-	// NewSessions is the mean of new sessions per second over the last (up to) 5 reports, while fresh.
-	HasNewSessions bool
-	NewSessions    float64
-
 	// Utilisation is max(sessions/threshold, max(in, out)/threshold); HasUtilisation is false without fresh load or
 	// without thresholds. Overloaded stands until a fresh report or until the site is dead, so it may be true when
 	// HasUtilisation is false.
 	SessionsLimit, BandwidthLimit uint64 // the thresholds; 0: none
-	HasUtilisation                bool
-	Utilisation                   float64
-	Overloaded                    bool
 	OverloadedSince               time.Time
 	OverloadedWhy                 string
-	Shed                          float64 // share of clients that skip the site, 0..1
 
 	HasServers bool
 	ServersUp  int // servers up behind all virtual servers of the last fresh report
 
-	RTTBlind      bool
 	RTTBlindSince time.Time
 	Warnings      []string // of the last report, and those that its agent sent
 
@@ -206,23 +208,30 @@ type Site struct {
 
 // A Service is one load-balanced name.
 type Service struct {
-	Name    string // lower case, no final dot; may begin with "*."
-	Aliases []string
-	Index   int
-
-	TTL        uint32 // seconds
-	Answers    int    // 1..10
-	OnAllDown  OnAllDown
-	LastResort []netip.Addr  // without the addresses of members that are evacuated, forced down or being moved away from
-	SlowStart  time.Duration // 0: off
-	PolicyName string
-	Members    []*Member // in the order of the configuration
-
 	// Chain is the *policy.Chain that decides for this service. It is opaque here, like Snapshot.Zones.
-	Chain any
+	Chain     any
+	Members   []*Member     // in the order of the configuration
+	SlowStart time.Duration // 0: off
 
 	// The pool in force: the members with InPool. See docs/operations.md.
-	Pool      Role
+	Pool       Role
+	StagedPool Role // the pool that would be in force if all staged orders stood at 100 %
+	OnAllDown  OnAllDown
+	usesRTT    bool
+	TTL        uint32 // seconds
+	Answers    int    // 1..10
+
+	Rotation *Rotation  // never nil in a snapshot that a Store published
+	Counters *Counters  // likewise
+	recent   *reservoir // likewise
+	id       uint32     // stable over reloads; 0 in a Service that no Store made
+
+	Index      int
+	Name       string // lower case, no final dot; may begin with "*."
+	Aliases    []string
+	LastResort []netip.Addr // without the addresses of members that are evacuated, forced down or being moved away from
+	PolicyName string
+
 	PoolSince time.Time
 	PoolWhy   string
 
@@ -237,47 +246,41 @@ type Service struct {
 	HeldWhy    string    // shown to people
 	HeldUntil  time.Time // of failback: delay, unless the condition breaks; zero: not known, since an operator must say so, while blind, or until the primaries are heard of after a restart
 	Unlatched  bool      // failback: manual holds it, or would, and no latch stands for that yet: control makes one
-	StagedPool Role      // the pool that would be in force if all staged orders stood at 100 %
 	MinServing int       // members that are up which an evacuation must leave
-
-	Rotation *Rotation // never nil in a snapshot that a Store published
-	Counters *Counters // likewise
-
-	id      uint32 // stable over reloads; 0 in a Service that no Store made
-	usesRTT bool
-	recent  *reservoir // likewise nil
 }
 
 // A Member is one VIP, or CNAME target, of a service at one site.
 type Member struct {
-	Name       string
-	Index      int
-	Site       *SiteInfo     // of Snapshot.Sites, see SiteOf
-	Addr       [2]netip.Addr // by Family; invalid: none. With CNAME both are invalid and the member has both families
-	CNAME      string        // target, or ""
-	Weight     int           // 0..; 100 is neutral
-	Preference int           // 0..1000, higher is better
-	Role       Role
-	InPool     bool
-	Hash       uint64 // HashName(Name): the same in every process, for rendezvous hashing
-
+	Addr         [2]netip.Addr // by Family; invalid: none. With CNAME both are invalid and the member has both families
+	Site         *SiteInfo     // of Snapshot.Sites, see SiteOf
+	InPool       bool
 	InStagedPool bool // of Service.StagedPool
+	Forced       Forced
+	Role         Role
+	Up           [2]bool // by Family: measured, damped and frozen state with orders "up" applied. False for a family that it lacks
+	LastGood     [2]bool // true for those that were up just before the last member of that family that may be answered went down
 
-	Forced      Forced
-	ForcedWhy   string
-	ForcedSince time.Time
-	Moved       []Stage // staged orders, each of which moves a share of the clients away
+	Weight     int     // 0..; 100 is neutral
+	Preference int     // 0..1000, higher is better
+	CNAME      string  // target, or ""
+	Moved      []Stage // staged orders, each of which moves a share of the clients away
+
+	// What least-selected compares. Clients that a staged order, shedding or slow start holds back from a member rotate
+	// apart from the others: what they are answered instead would else be made up for by sending the others to that
+	// member. Atomic, and never nil in a snapshot that a Store published.
+	Selected, SelectedApart *Selections
 
 	// HandedOut is atomic, and never nil in a snapshot that a Store published.
 	HandedOut *HandedOut
+	Index     int
+	Hash      uint64       // HashName(Name): the same in every process, for rendezvous hashing
+	Recovered [2]time.Time // by Family: when it last came up from down, for slow start; zero: never was down
 
-	Up        [2]bool // by Family: measured, damped and frozen state with orders "up" applied. False for a family that it lacks
-	Since     [2]time.Time
-	Why       [2]string
-	Recovered [2]time.Time // when it last came up from down, for slow start; zero: never was down
-
-	// LastGood is true for those that were up just before the last member of that family that may be answered went down.
-	LastGood [2]bool
+	Name        string
+	ForcedWhy   string
+	ForcedSince time.Time
+	Since       [2]time.Time // of Up
+	Why         [2]string    // of Up
 
 	HasServers bool
 	ServersUp  int // servers up behind the member's virtual servers; meaningful with HasServers
@@ -289,20 +292,17 @@ type Member struct {
 	// Transitions counts the changes of Up, both families together, since the start of the process.
 	Transitions uint64
 
-	// What least-selected compares. Clients that a staged order, shedding or slow start holds back from a member rotate
-	// apart from the others: what they are answered instead would else be made up for by sending the others to that
-	// member. Atomic, and never nil in a snapshot that a Store published.
-	Selected, SelectedApart *Selections
-
 	HasLatency [2]bool
 	Latency    [2]time.Duration // of the last successful own check
+
+	_ [16]byte // members of a service lie one after the other: each is to begin on a line
 }
 
 // SiteOf returns the member's site as it is known in s, whose member m must be.
 func (s *Snapshot) SiteOf(m *Member) *Site { return s.Sites[m.Site.Index] }
 
 // Has reports whether the member can answer for the family.
-func (m *Member) Has(f Family) bool { return m.CNAME != "" || m.Addr[f].IsValid() }
+func (m *Member) Has(f Family) bool { return m.Addr[f].IsValid() || m.CNAME != "" }
 
 // AnyUp reports whether any family of the member is up.
 func (m *Member) AnyUp() bool { return m.Up[V4] || m.Up[V6] }

@@ -245,7 +245,7 @@ func (ts *targets) drain(a *askedSlots, now time.Time) {
 		}
 		hi, lo, service, count := sl.hi.Load(), sl.lo.Load(), sl.service.Load(), sl.count.Load()
 		sl.state.Store(slotFree)
-		addr := (&rttEntry{hi: hi, lo: lo}).addr()
+		addr := join128(hi, lo).Unmap()
 		ts.ask(addr, service, count >= 2, now)
 	}
 }

@@ -1,0 +1,39 @@
+package state
+
+import (
+	"testing"
+	"unsafe"
+)
+
+// What a query of most policies reads of many services, members and sites lies on the first lines of each.
+func TestHotFieldsStandTogether(t *testing.T) {
+	const line = 64
+	var (
+		svc Service
+		m   Member
+		st  Site
+		in  SiteInfo
+	)
+	for name, c := range map[string]struct {
+		end   uintptr // of the last field of those
+		lines uintptr
+	}{
+		"Service, to decide":          {unsafe.Offsetof(svc.Answers) + unsafe.Sizeof(svc.Answers), 1},
+		"Service, to count":           {unsafe.Offsetof(svc.id) + unsafe.Sizeof(svc.id), 2},
+		"Member, to collect it":       {unsafe.Offsetof(m.LastGood) + unsafe.Sizeof(m.LastGood), 1},
+		"Member, to compare it":       {unsafe.Offsetof(m.Selected) + unsafe.Sizeof(m.Selected), 2},
+		"Site, to compare it":         {unsafe.Offsetof(st.NewSessions) + unsafe.Sizeof(st.NewSessions), 1},
+		"SiteInfo, to compare places": {unsafe.Offsetof(in.Location) + unsafe.Sizeof(in.Location), 1},
+	} {
+		if c.end > c.lines*line {
+			t.Errorf("%s: %d octets are more than %d cache lines", name, c.end, c.lines)
+		}
+	}
+	if size := unsafe.Sizeof(memberCounts{}); size != line {
+		t.Errorf("what queries write of a member takes %d octets, not a line", size)
+	}
+	// Members of a service lie one after the other.
+	if size := unsafe.Sizeof(m); size%line != 0 {
+		t.Errorf("a Member has %d octets, so that only some begin on a line of their own", size)
+	}
+}
