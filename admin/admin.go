@@ -50,6 +50,11 @@ type Options struct {
 	Preview func(force func(service, member, site, zone string) state.Force) *state.Snapshot
 	Clients func(service string) []state.Client
 
+	// Events returns the transitions after one: Store.Events. Changed returns a channel that is closed with the next publication:
+	// Store.Changed. Events may be nil: there is no history.
+	Events  func(after uint64) []state.Event
+	Changed func() <-chan struct{}
+
 	// Problems returns what other rooms know to be wrong and no snapshot tells of. Nil: nothing.
 	Problems func() []Problem
 
@@ -75,6 +80,7 @@ type Server struct {
 	reloading   sync.Mutex // held while the configuration is loaded
 	forecasting sync.Mutex // held while a forecast is made
 	strangers   strangers  // who tried to order and may not
+	streams     streams
 }
 
 // New returns a Server; its Handler is for whoever listens. It fails when two collectors export the same telemetry.
@@ -83,6 +89,7 @@ func New(opts Options) (*Server, error) {
 	if s.log == nil {
 		s.log = zap.NewNop()
 	}
+	s.streams.ended, s.streams.slots = make(chan struct{}), make(chan struct{}, maxStreams)
 	registry := prometheus.NewRegistry()
 	own := []prometheus.Collector{
 		&telemetry{snapshot: opts.Snapshot, control: opts.Control, perService: opts.PerService},
@@ -114,6 +121,7 @@ GET  /v1/services/NAME                           one service
 GET  /v1/sites/NAME                              one site and its members
 GET  /v1/rtt?resolver=ADDRESS                    round trips to a resolver's network
 GET  /v1/explain?name=&type=&client=&ecs=        how a query would be decided
+GET  /v1/events?since=&service=&site=            what happened, or with "Accept: text/event-stream" what happens
 POST /v1/reload                                  load the configuration again
 GET  /v1/orders                                  the orders in force; one: /v1/orders/ID
 POST /v1/orders                                  force members up, to drain or down
@@ -143,6 +151,7 @@ func (s *Server) Handler() http.Handler {
 	guarded.HandleFunc("GET /v1/sites/{name}", s.site)
 	guarded.HandleFunc("GET /v1/rtt", s.rtt)
 	guarded.HandleFunc("GET /v1/explain", s.explain)
+	guarded.HandleFunc("GET /v1/events", s.events)
 	guarded.HandleFunc("POST /v1/reload", s.reload)
 	guarded.HandleFunc("GET /v1/drains", s.drains)
 	for pattern, h := range map[string]http.HandlerFunc{

@@ -41,6 +41,7 @@ type orders struct {
 	orders      []control.OrderState
 	evacuations []control.EvacuationState
 	problems    []string
+	events      []control.Event
 }
 
 func (o *orders) give(v any, by control.Caller) (control.Receipt, error) {
@@ -51,6 +52,12 @@ func (o *orders) give(v any, by control.Caller) (control.Receipt, error) {
 func (o *orders) Problems() []string                     { return o.problems }
 func (o *orders) Orders() []control.OrderState           { return o.orders }
 func (o *orders) Evacuations() []control.EvacuationState { return o.evacuations }
+
+func (o *orders) Events(since time.Time, service, site string) []control.Event {
+	return slices.DeleteFunc(slices.Clone(o.events), func(e control.Event) bool {
+		return e.Time.Before(since) || (service != "" && service != e.Service) || site != ""
+	})
+}
 
 func (o *orders) Force(_ context.Context, v control.Order, by control.Caller) (control.Receipt, error) {
 	return o.give(v, by)

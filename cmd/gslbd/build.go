@@ -116,14 +116,14 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 	s.secrets.set(g)
 	face, err := admin.New(admin.Options{
 		Tokens: s.secrets.adminTokens, Snapshot: s.store.Snapshot, Find: find, Zones: zones, Reload: s.reload, Ready: s.ready, Problems: s.problems,
-		Control: s.control, Preview: s.store.Preview, Clients: s.store.Clients,
+		Control: s.control, Preview: s.store.Preview, Clients: s.store.Clients, Events: s.store.Events, Changed: s.store.Changed,
 		Collectors: []prometheus.Collector{s.dns, s.receiver, s.monitor, s.geo, s.secrets, s.reloads},
 		PerService: c.Admin.TelemetryPerService, Version: version, Log: s.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("gslbd: %w", err)
 	}
-	s.http[1].handler = face.Handler()
+	s.http[1].handler, s.http[1].stopped = face.Handler(), face.EndStreams
 	for _, bind := range []func() error{s.dns.Bind, s.http[0].bind, s.http[1].bind} {
 		if err := bind(); err != nil {
 			return nil, fmt.Errorf("gslbd: %w", err)
