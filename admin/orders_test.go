@@ -538,7 +538,7 @@ func TestSnapshotOfOrders(t *testing.T) {
 	site := &state.Site{SiteInfo: &state.SiteInfo{Name: "seoul"}}
 	svc := &state.Service{
 		Name: name, Pool: state.Backup, PoolWhy: "1 of 4 servers", PoolSince: at, PoolServersUp: 1, PoolServers: 4, Failback: state.FailbackDelay,
-		Held: true, HeldWhy: "until the primaries were well for 60 s", HeldUntil: at.Add(time.Minute), StagedPool: state.Primary, MinServing: 2,
+		Held: true, HeldWhy: "until the primaries were well for 60 s", HeldUntil: at.Add(time.Minute), StagedPool: state.Primary, MinServing: 2, Counters: new(state.Counters),
 		Members: []*state.Member{{
 			Name: "seoul", Site: site.SiteInfo, Addr: [2]netip.Addr{addr("1.1.1.1")}, Up: [2]bool{true}, InPool: true,
 			Forced: state.ForcedDrain, ForcedWhy: "alice: patches", ForcedSince: at,

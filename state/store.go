@@ -60,6 +60,7 @@ type Store struct {
 	changed  atomic.Pointer[chan struct{}] // closed, after another took its place, by announce
 
 	history history // has its own lock
+	loads   loads   // likewise
 
 	closeOnce sync.Once
 	lock      *os.File // owned by New, then by the keeper, then by Close, which closes it once; nil: it could not be taken
@@ -329,6 +330,7 @@ func (s *Store) publishDue(now time.Time) time.Time {
 func (s *Store) tick(now time.Time) {
 	s.targets.drain(s.asked, now)
 	s.clients.drain(s.clientSlots, now)
+	s.loads.sample(s.Snapshot(), now)
 	s.mu.Lock()
 	defer s.unlock()
 	for range min(len(s.svcOrder), decayMost) {

@@ -116,7 +116,7 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 	s.secrets.set(g)
 	face, err := admin.New(admin.Options{
 		Tokens: s.secrets.adminTokens, Snapshot: s.store.Snapshot, Find: find, Zones: zones, Reload: s.reload, Ready: s.ready, Problems: s.problems,
-		Control: s.control, Preview: s.store.Preview, Clients: s.store.Clients, Events: s.store.Events, Changed: s.store.Changed,
+		Control: s.control, Preview: s.store.Preview, Clients: s.store.Clients, Events: s.store.Events, Changed: s.store.Changed, Loads: s.store.Loads,
 		Collectors: []prometheus.Collector{s.dns, s.receiver, s.monitor, s.geo, s.secrets, s.reloads},
 		PerService: c.Admin.TelemetryPerService, Version: version, Log: s.log,
 	})
