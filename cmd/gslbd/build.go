@@ -94,7 +94,10 @@ func newServer(path string, g *generation, db *geo.DB) (_ *server, err error) {
 		TCP: dns.TCPOptions{
 			IdleTimeout: c.DNS.TCP.IdleTimeout, MaxConnections: c.DNS.TCP.MaxConnections, MaxConnectionsPerClient: c.DNS.TCP.MaxConnectionsPerClient,
 		},
-		TLS:       dns.TLSOptions{Listen: c.DNS.TLS.Listen, Certificate: g.certificate},
+		TLS: dns.TLSOptions{Listen: c.DNS.TLS.Listen, Certificate: g.certificate},
+		Tap: dns.TapOptions{
+			File: c.Dnstap.File, Socket: c.Dnstap.Socket, Share: c.Dnstap.Share, Identity: nodeName(c), Version: "gslbd " + version,
+		},
 		RateLimit: rateLimit(c), QueryLog: c.Log.Queries, Workers: workers, Store: s.store, Log: s.log,
 	})
 	if err != nil {
