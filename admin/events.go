@@ -158,6 +158,11 @@ func (s *Server) events(w http.ResponseWriter, req *http.Request) {
 		refuse(w, http.StatusBadRequest, "%v", err)
 		return
 	}
+	if snap := s.opts.Snapshot(); snap != nil {
+		if svc := snap.ServiceByName(f.service); svc != nil {
+			f.service = svc.Name // which may be asked for by an alias
+		}
+	}
 	live := strings.HasPrefix(req.Header.Get("Accept"), "text/event-stream")
 	if f.since.IsZero() {
 		f.since = now

@@ -65,6 +65,7 @@ func TestEventList(t *testing.T) {
 			{"?site=sE*", nil, []string{fresh}},
 			{"?site=se*", []string{fresh, stale, downDead4}, []string{started, ordered}},
 			{"?service=" + strings.ToUpper(name) + ".", []string{downDead4}, []string{fresh, ordered}},
+			{"?service=plain.gslb.example.com", []string{downDead4}, []string{fresh, ordered}}, // an alias
 			{"?service=none", nil, []string{downDead4, fresh}},
 		} {
 			var l admin.EventList
