@@ -51,7 +51,7 @@ type Options struct {
 	Clients func(service string) []state.Client
 
 	// Events returns the transitions after one: Store.Events. Changed returns a channel that is closed with the next publication:
-	// Store.Changed. Events may be nil: there is no history.
+	// Store.Changed. Nil: there is no history, and streams look every 15 seconds.
 	Events  func(after uint64) []state.Event
 	Changed func() <-chan struct{}
 
@@ -91,6 +91,9 @@ func New(opts Options) (*Server, error) {
 	s := &Server{opts: opts, log: opts.Log, started: time.Now()}
 	if s.log == nil {
 		s.log = zap.NewNop()
+	}
+	if s.opts.Changed == nil {
+		s.opts.Changed = func() <-chan struct{} { return nil } // blocks for ever: a stream then looks when it beats
 	}
 	s.streams.ended, s.streams.slots = make(chan struct{}), make(chan struct{}, maxStreams)
 	registry := prometheus.NewRegistry()

@@ -174,6 +174,18 @@ func TestEventStream(t *testing.T) {
 	})
 }
 
+func TestStreamWithoutHistory(t *testing.T) {
+	in(t, nil, func(t *testing.T, h *house) {
+		l := h.listen("?since=1h")
+		first := l.take()
+		h.report(servers("seoul", "1.1.1.1", state.ServerUp))
+		time.Sleep(20 * time.Second)
+		if rest := l.take(); strings.Count(first, "publication\n") != 1 || !strings.Contains(rest, "publication\n") || strings.Contains(first+rest, "event: event") {
+			t.Errorf("%q, then %q", first, rest)
+		}
+	})
+}
+
 func TestStreamsAreBounded(t *testing.T) {
 	withHistory(t, func(t *testing.T, h *house, _ *orders, srv *admin.Server) {
 		for range 64 {

@@ -616,14 +616,19 @@ $("evacuate-go").addEventListener("click", async () => {
 let last; // the overview that is shown
 let asking = false, again = false;
 
+// refresh asks anew, and again when it was called meanwhile: after a pause of four times what the answer took, so that a
+// look at very many services leaves the server its processor.
 async function refresh() {
   if (asking) { again = true; return; }
   asking = true;
+  const began = performance.now();
+  let took = 0;
   try {
     const query = new URLSearchParams({ limit });
     const find = $("services-find").value.trim();
     if (find) query.set("find", find);
     last = await ask("/v1/overview?" + query);
+    took = performance.now() - began;
     $("host").textContent = location.host;
     $("version").textContent = last.version;
     $("uptime").textContent = span(last.uptime_seconds * 1000);
@@ -636,8 +641,10 @@ async function refresh() {
   } catch (error) {
     if (error.status !== 401) state(error.message);
   } finally {
-    asking = false;
-    if (again) { again = false; setTimeout(refresh, 300); }
+    setTimeout(() => {
+      asking = false;
+      if (again) { again = false; refresh(); }
+    }, Math.min(Math.max(200, 4 * took), 10000));
   }
 }
 
