@@ -53,6 +53,14 @@ type Options struct {
 	Preview func(force func(service, member, site, zone string) state.Force) *state.Snapshot
 	Clients func(service string) []state.Client
 
+	// Events returns the transitions after one: Store.Events. Changed returns a channel that is closed with the next publication:
+	// Store.Changed. Nil: there is no history, and streams look every 15 seconds.
+	Events  func(after uint64) []state.Event
+	Changed func() <-chan struct{}
+
+	// Loads returns the load of a site in the last hour: Store.Loads. Nil: it is not known.
+	Loads func(site *state.Site) []state.LoadPoint
+
 	// Problems returns what other rooms know to be wrong and no snapshot tells of. Nil: nothing.
 	Problems func() []Problem
 
@@ -78,6 +86,7 @@ type Server struct {
 	reloading   sync.Mutex // held while the configuration is loaded
 	forecasting sync.Mutex // held while a forecast is made
 	strangers   strangers  // who tried to order and may not
+	streams     streams
 }
 
 // New returns a Server; its Handler is for whoever listens. It fails when two collectors export the same telemetry.
@@ -86,6 +95,12 @@ func New(opts Options) (*Server, error) {
 	if s.log == nil {
 		s.log = zap.NewNop()
 	}
+	if s.opts.Changed == nil {
+		s.opts.Changed = func() <-chan struct{} { return nil } // blocks for ever: a stream then looks when it beats
+	}
+	ended := make(chan struct{})
+	s.streams.ended.Store(&ended)
+	s.streams.slots = make(chan struct{}, maxStreams)
 	registry := prometheus.NewRegistry()
 	own := []prometheus.Collector{
 		&telemetry{snapshot: opts.Snapshot, control: opts.Control, perService: opts.PerService},
@@ -106,18 +121,24 @@ func New(opts Options) (*Server, error) {
 	return s, nil
 }
 
-// endpoints is what / answers, until there is a page for browsers.
+// endpoints is what /v1/ answers.
 const endpoints = `gslbd admin interface
 
+GET  /                                           the dashboard, for browsers
 GET  /healthz                                    the process serves
 GET  /readyz                                     it answers queries, or why not yet
 GET  /metrics                                    telemetry for Prometheus
 GET  /v1/status                                  everything, what is wrong first
+GET  /v1/overview?find=&limit=                   what is wrong, sites, and some services: what the dashboard shows
 GET  /v1/services/NAME                           one service
+GET  /v1/services/NAME/decisions                 what some clients that asked it of late would be told now
 GET  /v1/sites/NAME                              one site and its members
+GET  /v1/loads                                   the load of the sites in the last hour
+GET  /v1/rtt                                     round trips to the networks that were measured last
 GET  /v1/rtt?resolver=ADDRESS                    round trips to a resolver's network
 GET  /v1/explain?name=&type=&client=&ecs=        how a query would be decided
 GET  /v1/dnssec                                  the keys of the signed zones, and the DS records for their parents
+GET  /v1/events?since=&service=&site=            what happened, or with "Accept: text/event-stream" what happens
 POST /v1/reload                                  load the configuration again
 GET  /v1/orders                                  the orders in force; one: /v1/orders/ID
 POST /v1/orders                                  force members up, to drain or down
@@ -139,14 +160,19 @@ func (s *Server) Handler() http.Handler {
 	open.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok\n") })
 	open.HandleFunc("GET /readyz", s.ready)
 	open.Handle("GET /metrics", s.metrics)
+	dashboard(open)
 
 	guarded := http.NewServeMux()
-	guarded.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, endpoints) })
+	guarded.HandleFunc("GET /v1/{$}", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, endpoints) })
 	guarded.HandleFunc("GET /v1/status", s.status)
+	guarded.HandleFunc("GET /v1/overview", s.overview)
+	guarded.HandleFunc("GET /v1/loads", s.pastLoads)
 	guarded.HandleFunc("GET /v1/services/{name}", s.service)
+	guarded.HandleFunc("GET /v1/services/{name}/decisions", s.decisions)
 	guarded.HandleFunc("GET /v1/sites/{name}", s.site)
 	guarded.HandleFunc("GET /v1/rtt", s.rtt)
 	guarded.HandleFunc("GET /v1/explain", s.explain)
+	guarded.HandleFunc("GET /v1/events", s.events)
 	guarded.HandleFunc("POST /v1/reload", s.reload)
 	guarded.HandleFunc("GET /v1/drains", s.drains)
 	guarded.HandleFunc("GET /v1/dnssec", s.dnssec)

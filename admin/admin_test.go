@@ -193,7 +193,8 @@ func TestGuard(t *testing.T) {
 		{"root", false, call{path: "/"}, 200},
 		{"nothing there", false, call{path: "/v2"}, 404},
 		{"remote", false, call{path: "/v1/status", from: remote}, 401},
-		{"remote root", false, call{path: "/", from: remote}, 401},
+		{"remote root", false, call{path: "/", from: remote}, 200},
+		{"remote list of calls", false, call{path: "/v1/", from: remote}, 401},
 		{"remote with token", false, call{path: "/v1/status", from: remote, header: with("Authorization", "Bearer the token")}, 200},
 		{"remote with token, by name", false, call{path: "/v1/status", from: remote, host: "gslb1.example.com:8053", header: with("Authorization", "Bearer the token")}, 200},
 		{"remote with wrong token", false, call{path: "/v1/status", from: remote, header: with("Authorization", "Bearer the tokem")}, 401},
@@ -427,7 +428,6 @@ func TestRTT(t *testing.T) {
 			t.Errorf("an unknown resolver: %+v", v)
 		}
 		for path, want := range map[string]string{
-			"/v1/rtt":                      "resolver: missing",
 			"/v1/rtt?resolver=x":           `resolver: \"x\" is not an IP address`,
 			"/v1/rtt?resolver=fe80::1%25a": "is not an IP address",
 			"/v1/rtt?name=x":               `unknown argument \"name\": there are resolver`,

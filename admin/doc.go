@@ -1,11 +1,12 @@
-// Package admin is the operator's view of gslbd over HTTP: what is up and why (/v1/status), how a query would be decided
-// (/v1/explain), telemetry for Prometheus (/metrics), readiness (/readyz), reloading, and the orders that operators give
-// (/v1/orders, /v1/evacuations, /v1/restorations, /v1/failback), which control keeps. gslbctl is its client.
+// Package admin is the operator's view of gslbd over HTTP: the dashboard (/), what is up and why (/v1/status), what happened
+// (/v1/events), how a query would be decided (/v1/explain), telemetry for Prometheus (/metrics), readiness (/readyz),
+// reloading, and the orders that operators give (/v1/orders, /v1/evacuations, /v1/restorations, /v1/failback), which control
+// keeps. gslbctl is its client.
 //
-// It refuses whoever it does not know: off loopback everything but /healthz, /readyz and /metrics needs the token or
-// a client certificate. It refuses to let a web page act through a loopback listener: without a token the request must
-// name this machine by address or as localhost, and what changes something must be JSON and must not come from a foreign
-// origin. A body with a field that is not known is refused whole, since a misspelt order must not be taken for a smaller
+// It refuses whoever it does not know: off loopback everything but /healthz, /readyz, /metrics and the files of the
+// dashboard, which tell nothing, needs the token or a client certificate. It refuses to let a web page act through a
+// loopback listener: without a token the request must name this machine by address or as localhost, and what changes
+// something must be JSON and must not come from a foreign origin. A body with a field that is not known is refused whole, since a misspelt order must not be taken for a smaller
 // one. Every order, given or refused, is one line of the log, control's or here. It has no second implementation of anything: explain runs
 // the very chain that serves, with a trace, and so does the forecast of an evacuation.
 //

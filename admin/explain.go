@@ -243,11 +243,16 @@ func (s *Server) rtt(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	args, err := arguments(req.URL.RawQuery, "resolver")
-	if err == nil && args["resolver"] == "" {
-		err = fmt.Errorf("resolver: missing: give its address")
-	}
 	if err != nil {
 		refuse(w, http.StatusBadRequest, "%v", err)
+		return
+	}
+	if args["resolver"] == "" {
+		m := RTTMatrix{Time: time.Now(), Known: snap.RTT.Len(), Networks: []NetworkRTTs{}}
+		for _, n := range snap.RTT.Recent(maxMatrix) {
+			m.Networks = append(m.Networks, NetworkRTTs{n.Network, siteRTTs(snap, n.Row, m.Time)})
+		}
+		answer(w, m)
 		return
 	}
 	resolver, err := clientAddress(args["resolver"], "")
@@ -255,19 +260,42 @@ func (s *Server) rtt(w http.ResponseWriter, req *http.Request) {
 		refuse(w, http.StatusBadRequest, "resolver: %v", err)
 		return
 	}
-	v := RTTs{Resolver: resolver, Network: snap.RTT.Key(resolver), Sites: []SiteRTT{}}
-	if row := snap.RTT.Row(v.Network); row != nil {
-		now := time.Now()
-		for _, site := range snap.Sites {
-			if t, ok := row.Of(site.ID); ok {
-				v.Sites = append(v.Sites, SiteRTT{
-					Site:  site.Name,
-					RTTMS: float64(t.RTT) / float64(time.Millisecond),
-					Age:   max(0, now.Sub(t.Newest).Seconds()),
-				})
-			}
+	v := RTTs{Resolver: resolver, Network: snap.RTT.Key(resolver)}
+	v.Sites = siteRTTs(snap, snap.RTT.Row(v.Network), time.Now())
+	answer(w, v)
+}
+
+// siteRTTs returns the round trips of a network, the shortest first. There may be no row.
+func siteRTTs(snap *state.Snapshot, row *state.RTTRow, now time.Time) []SiteRTT {
+	all := []SiteRTT{}
+	if row == nil {
+		return all
+	}
+	for _, site := range snap.Sites {
+		if t, ok := row.Of(site.ID); ok {
+			all = append(all, SiteRTT{
+				Site:  site.Name,
+				RTTMS: float64(t.RTT) / float64(time.Millisecond),
+				Age:   max(0, now.Sub(t.Newest).Seconds()),
+			})
 		}
 	}
-	slices.SortStableFunc(v.Sites, func(a, b SiteRTT) int { return cmp.Compare(a.RTTMS, b.RTTMS) })
-	answer(w, v)
+	slices.SortStableFunc(all, func(a, b SiteRTT) int { return cmp.Compare(a.RTTMS, b.RTTMS) })
+	return all
+}
+
+// maxMatrix is how many networks an RTTMatrix has.
+const maxMatrix = 50
+
+// An RTTMatrix is the round trips to the networks that were measured last.
+type RTTMatrix struct {
+	Time     time.Time     `json:"time"`     // on this machine's clock
+	Known    int           `json:"known"`    // networks with round trips in all
+	Networks []NetworkRTTs `json:"networks"` // the last measured first
+}
+
+// NetworkRTTs are the round trips to one network.
+type NetworkRTTs struct {
+	Network netip.Prefix `json:"network"`
+	Sites   []SiteRTT    `json:"sites"` // the nearest first; sites without samples are absent
 }

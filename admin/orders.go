@@ -22,6 +22,7 @@ type Control interface {
 	Problems() []string
 	Orders() []control.OrderState
 	Evacuations() []control.EvacuationState
+	Events(since time.Time, service, site string) []control.Event
 	Force(ctx context.Context, o control.Order, by control.Caller) (control.Receipt, error)
 	Clear(ctx context.Context, t control.Tombstone, by control.Caller) (control.Receipt, error)
 	Failback(ctx context.Context, f control.Failback, by control.Caller) (control.Receipt, error)

@@ -41,6 +41,7 @@ type orders struct {
 	orders      []control.OrderState
 	evacuations []control.EvacuationState
 	problems    []string
+	events      []control.Event
 }
 
 func (o *orders) give(v any, by control.Caller) (control.Receipt, error) {
@@ -51,6 +52,12 @@ func (o *orders) give(v any, by control.Caller) (control.Receipt, error) {
 func (o *orders) Problems() []string                     { return o.problems }
 func (o *orders) Orders() []control.OrderState           { return o.orders }
 func (o *orders) Evacuations() []control.EvacuationState { return o.evacuations }
+
+func (o *orders) Events(since time.Time, service, site string) []control.Event {
+	return slices.DeleteFunc(slices.Clone(o.events), func(e control.Event) bool {
+		return e.Time.Before(since) || (service != "" && service != e.Service) || site != ""
+	})
+}
 
 func (o *orders) Force(_ context.Context, v control.Order, by control.Caller) (control.Receipt, error) {
 	return o.give(v, by)
@@ -531,7 +538,7 @@ func TestSnapshotOfOrders(t *testing.T) {
 	site := &state.Site{SiteInfo: &state.SiteInfo{Name: "seoul"}}
 	svc := &state.Service{
 		Name: name, Pool: state.Backup, PoolWhy: "1 of 4 servers", PoolSince: at, PoolServersUp: 1, PoolServers: 4, Failback: state.FailbackDelay,
-		Held: true, HeldWhy: "until the primaries were well for 60 s", HeldUntil: at.Add(time.Minute), StagedPool: state.Primary, MinServing: 2,
+		Held: true, HeldWhy: "until the primaries were well for 60 s", HeldUntil: at.Add(time.Minute), StagedPool: state.Primary, MinServing: 2, Counters: new(state.Counters),
 		Members: []*state.Member{{
 			Name: "seoul", Site: site.SiteInfo, Addr: [2]netip.Addr{addr("1.1.1.1")}, Up: [2]bool{true}, InPool: true,
 			Forced: state.ForcedDrain, ForcedWhy: "alice: patches", ForcedSince: at,

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gslbd/control"
+	"gslbd/policy"
 	"gslbd/state"
 )
 
@@ -65,7 +66,11 @@ type Service struct {
 	Answers         int      `json:"answers"`
 	OnAllDown       string   `json:"on_all_down"`
 	PoolTransitions uint64   `json:"pool_transitions"`
-	MinServing      int      `json:"min_serving"` // members that are up which an evacuation must leave
+
+	// Decisions says how many decisions each reason settled since the start, by metric, constraints, single or on_all_down.
+	Decisions map[string]uint64 `json:"decisions"`
+
+	MinServing int `json:"min_serving"` // members that are up which an evacuation must leave
 	PoolState
 	Members []Member `json:"members"`
 }
@@ -103,6 +108,7 @@ type Member struct {
 	ServersUp   *int      `json:"servers_up,omitempty"` // absent: no report counts its servers
 	Servers     *int      `json:"servers,omitempty"`    // those that count: not in maintenance or drain
 	Transitions uint64    `json:"transitions"`
+	Answers     uint64    `json:"answers"`   // since the start, in which it was the first
 	Addresses   []Address `json:"addresses"` // by family; with CNAME both
 }
 
@@ -192,22 +198,26 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 	if snap == nil {
 		return
 	}
-	now := time.Now()
-	st := Status{
-		Time: now, Version: s.opts.Version, Started: s.started, UptimeSeconds: int64(now.Sub(s.started).Seconds()),
-		ConfigEpoch: snap.Epoch, Publication: snap.Version, Published: snap.Published,
-		Blind: snap.Blind, BlindWhy: snap.BlindWhy, BlindSince: snap.BlindSince,
-		RTTEntries: snap.RTT.Len(),
-		Services:   make([]Service, 0, len(snap.Services)),
-		Sites:      make([]Site, 0, len(snap.Sites)),
-	}
-	st.Ready, st.NotReadyWhy = s.opts.Ready()
+	st := s.summary(snap, time.Now())
+	st.Services, st.Sites = make([]Service, 0, len(snap.Services)), make([]Site, 0, len(snap.Sites))
 	for _, svc := range snap.Services {
 		st.Services = append(st.Services, newService(svc))
 	}
 	for _, site := range snap.Sites {
-		st.Sites = append(st.Sites, newSite(site, now))
+		st.Sites = append(st.Sites, newSite(site, st.Time))
 	}
+	answer(w, st)
+}
+
+// summary returns the status without services and sites.
+func (s *Server) summary(snap *state.Snapshot, now time.Time) *Status {
+	st := &Status{
+		Time: now, Version: s.opts.Version, Started: s.started, UptimeSeconds: int64(now.Sub(s.started).Seconds()),
+		ConfigEpoch: snap.Epoch, Publication: snap.Version, Published: snap.Published,
+		Blind: snap.Blind, BlindWhy: snap.BlindWhy, BlindSince: snap.BlindSince,
+		RTTEntries: snap.RTT.Len(),
+	}
+	st.Ready, st.NotReadyWhy = s.opts.Ready()
 	if s.opts.Zones != nil {
 		st.Zones = s.opts.Zones(snap)
 	}
@@ -225,8 +235,8 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 			others = append(others, Problem{Severity: Critical, Subject: "orders", Text: text})
 		}
 	}
-	st.Problems = problems(&st, snap, others)
-	answer(w, st)
+	st.Problems = problems(st, snap, others)
+	return st
 }
 
 func (s *Server) service(w http.ResponseWriter, req *http.Request) {
@@ -234,16 +244,22 @@ func (s *Server) service(w http.ResponseWriter, req *http.Request) {
 	if snap == nil {
 		return
 	}
-	name := canonical(req.PathValue("name"))
+	if svc := s.named(w, snap, req.PathValue("name")); svc != nil {
+		answer(w, newService(svc))
+	}
+}
+
+// named returns the service that goes by a name, or answers that there is none.
+func (s *Server) named(w http.ResponseWriter, snap *state.Snapshot, name string) *state.Service {
+	name = canonical(name)
 	svc := snap.ServiceByName(name)
 	if svc == nil {
 		svc, _, _ = s.opts.Find(snap, name)
 	}
 	if svc == nil {
 		refuse(w, http.StatusNotFound, "%q is not a service; there are %s", name, serviceNames(snap))
-		return
 	}
-	answer(w, newService(svc))
+	return svc
 }
 
 func (s *Server) site(w http.ResponseWriter, req *http.Request) {
@@ -261,7 +277,7 @@ func (s *Server) site(w http.ResponseWriter, req *http.Request) {
 	for _, svc := range snap.Services {
 		for _, m := range svc.Members {
 			if m.Site.Index == i {
-				d.Members = append(d.Members, SiteMember{Service: svc.Name, Member: newMember(m)})
+				d.Members = append(d.Members, SiteMember{Service: svc.Name, Member: newMember(svc, m)})
 			}
 		}
 	}
@@ -294,10 +310,17 @@ func newService(svc *state.Service) Service {
 		Name: svc.Name, Aliases: list(svc.Aliases), Policy: svc.PolicyName, TTL: svc.TTL, Answers: svc.Answers,
 		OnAllDown: svc.OnAllDown.String(), PoolTransitions: svc.PoolTransitions, MinServing: svc.MinServing,
 		PoolState: newPoolState(svc),
+		Decisions: map[string]uint64{},
 		Members:   make([]Member, 0, len(svc.Members)),
 	}
+	decisions := svc.Counters.Decisions()
+	for i, reason := range policy.Reasons() {
+		if decisions[i] > 0 {
+			v.Decisions[reason] = decisions[i]
+		}
+	}
 	for _, m := range svc.Members {
-		v.Members = append(v.Members, newMember(m))
+		v.Members = append(v.Members, newMember(svc, m))
 	}
 	return v
 }
@@ -314,11 +337,11 @@ func newPoolState(svc *state.Service) PoolState {
 	return v
 }
 
-func newMember(m *state.Member) Member {
+func newMember(svc *state.Service, m *state.Member) Member {
 	v := Member{
 		Name: m.Name, Site: m.Site.Name, Role: m.Role.String(), InPool: m.InPool, Weight: m.Weight, Preference: m.Preference,
 		CNAME: m.CNAME, Forced: m.Forced.String(), ForcedWhy: m.ForcedWhy, ForcedSince: m.ForcedSince, Moved: []Moved{},
-		Transitions: m.Transitions, Addresses: []Address{},
+		Transitions: m.Transitions, Answers: svc.Counters.Answers(m.Index), Addresses: []Address{},
 	}
 	for _, stage := range m.Moved {
 		v.Moved = append(v.Moved, Moved{Share: stage.Share, Why: stage.Why})

@@ -27,6 +27,7 @@ func (k *checker) check() {
 	k.admin()
 	k.state()
 	k.exec()
+	k.dnstap()
 	k.sites()
 	k.geo()
 	k.zoneAliases()
@@ -221,6 +222,13 @@ func (k *checker) state() {
 		if f.file != "" && !secure {
 			k.fail(f.key, "is for TLS, and state.etcd.endpoints are http: write https there, or remove it")
 		}
+	}
+}
+
+func (k *checker) dnstap() {
+	k.c.Dnstap.File = k.resolve(k.c.Dnstap.File)
+	if k.c.Dnstap.File != "" && k.c.Dnstap.Socket != "" {
+		k.fail("dnstap", "has both file and socket: remove one")
 	}
 }
 

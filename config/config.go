@@ -16,6 +16,7 @@ type Config struct {
 	Services   []Service  `mapstructure:"services" size:"100000"`
 	Evacuation Evacuation `mapstructure:"evacuation"`
 	Log        Log        `mapstructure:"log"`
+	Dnstap     Dnstap     `mapstructure:"dnstap"`
 }
 
 // Site returns the site of this name, or nil.

@@ -35,6 +35,9 @@ func (c *Config) NeedsRestart(old *Config) []string {
 		{"state.etcd.ca", old.State.Etcd.CA, c.State.Etcd.CA},
 		{"log.format", old.Log.Format, c.Log.Format},
 		{"log.queries", old.Log.Queries, c.Log.Queries},
+		{"dnstap.file", old.Dnstap.File, c.Dnstap.File},
+		{"dnstap.socket", old.Dnstap.Socket, c.Dnstap.Socket},
+		{"dnstap.share", old.Dnstap.Share, c.Dnstap.Share},
 	} {
 		switch {
 		case s.old == s.now:

@@ -41,6 +41,7 @@ type Responder struct {
 	secrets    *atomic.Pointer[cookieSecrets]
 	shard      int
 	queryLog   float64
+	tap        *tap // nil: dnstap is off
 	log        *zap.Logger
 	count      *counters
 	duration   prometheus.Histogram // nil: not measured
@@ -180,6 +181,9 @@ func (r *Responder) respond(query, buf []byte, local, remote netip.AddrPort, tcp
 	r.count.add(r.transport(tcp), r.q.qtype, r.rcode, r.tc)
 	if r.queryLog > 0 && r.sampled() {
 		r.logQuery(local, tcp)
+	}
+	if r.tap != nil && r.tapSampled() {
+		r.tap.note(r, query, buf[:n], local, remote, tcp)
 	}
 	return n
 }

@@ -53,7 +53,8 @@ type Options struct {
 	DrainTime     time.Duration // the longest that Run goes on, after its context is done, for what has been received; 0: 5s
 	Version       string        // what version.bind answers; empty: it is refused
 	QueryLog      float64       // share of the queries that are logged, 0 to 1
-	Workers       int           // UDP sockets and goroutines for each address; 0: GOMAXPROCS
+	Tap           TapOptions
+	Workers       int // UDP sockets and goroutines for each address; 0: GOMAXPROCS
 	Store         *state.Store
 	Log           *zap.Logger // nil: no log
 
@@ -113,6 +114,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("dns: version: %d octets are more than 255", len(o.Version))
 	case !validShare(o.QueryLog):
 		return o, fmt.Errorf("dns: log.queries: %v is not between 0 and 1", o.QueryLog)
+	case !validShare(o.Tap.Share):
+		return o, fmt.Errorf("dns: dnstap.share: %v is not between 0 and 1", o.Tap.Share)
 	case o.TCP.IdleTimeout < 0 || o.TCP.MaxConnections < 0 || o.TCP.MaxConnectionsPerClient < 0 || o.DrainTime < 0:
 		return o, errors.New("dns: a limit cannot be negative")
 	case len(o.TLS.Listen) > 0 && o.TLS.Certificate == nil:
@@ -169,6 +172,7 @@ type Server struct {
 	listeners   []tcpListener
 	tcp         *tcpServer
 	certificate *certificateKeeper // fixed; nil: TLS is not listened for
+	tap         *tap               // fixed; nil: dnstap is off
 }
 
 // A tcpListener is a TCP socket that is listened on.
@@ -194,6 +198,9 @@ func New(opts Options) (*Server, error) {
 	if err := s.limiter.set(opts.RateLimit); err != nil {
 		return nil, err
 	}
+	if s.tap, err = newTap(opts.Tap, opts.Log); err != nil {
+		return nil, err
+	}
 	for i := range opts.Workers {
 		s.newResponder(i)
 	}
@@ -208,7 +215,7 @@ func New(opts Options) (*Server, error) {
 
 func (s *Server) newResponder(shard int) *Responder {
 	r := newResponder(s.opts, &s.secrets, s.limiter, s.signer, shard)
-	r.duration = s.telemetry.duration
+	r.duration, r.tap = s.telemetry.duration, s.tap
 	s.responders = append(s.responders, r)
 	return r
 }
@@ -455,6 +462,12 @@ func (s *Server) Sockets() []syscall.Conn {
 // end. It returns nil, or the error that kept a socket from being read.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.close()
+	if s.tap != nil { // until all workers have ended
+		tapping, end := context.WithCancel(context.WithoutCancel(ctx))
+		var tap sync.WaitGroup
+		tap.Go(func() { s.tap.run(tapping) })
+		defer func() { end(); tap.Wait() }()
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, w := range s.workers {
 		group.Go(func() error { return w.run(ctx) })

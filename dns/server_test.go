@@ -564,6 +564,7 @@ func TestBadOptions(t *testing.T) {
 		"dns: nsid: 129 octets are more than 128":                {Listen: listen, NSID: strings.Repeat("x", 129)},
 		"dns: version: 256 octets are more than 255":             {Listen: listen, Version: strings.Repeat("x", 256)},
 		"dns: log.queries: 1.5 is not between 0 and 1":           {Listen: listen, QueryLog: 1.5},
+		"dns: dnstap.share: -1 is not between 0 and 1":           {Listen: listen, Tap: dns.TapOptions{Share: -1}},
 		"dns: a limit cannot be negative":                        {Listen: listen, DrainTime: -1},
 	} {
 		if _, err := dns.New(opts); err == nil || err.Error() != want {

@@ -173,6 +173,9 @@ func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{t.queries, t.truncated, t.dropped, t.cookies, t.connections, t.shed, t.limited, t.handshakes, t.expiry, t.signatures} {
 		ch <- d
 	}
+	if s.tap != nil {
+		ch <- tapDesc()
+	}
 	t.duration.Describe(ch)
 }
 
@@ -233,6 +236,9 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(t.handshakes, prometheus.CounterValue, float64(s.tcp.handshakes[i].Load()), result)
 		}
 		ch <- prometheus.MustNewConstMetric(t.expiry, prometheus.GaugeValue, float64(s.certificate.current.Load().pair.Leaf.NotAfter.Unix()))
+	}
+	if s.tap != nil {
+		s.tap.collect(ch)
 	}
 	t.duration.Collect(ch)
 }

@@ -113,6 +113,8 @@ var treated = map[string][][2]string{
 		{"gslbctl status ", operations},
 		{"gslbctl status ", operations},
 		{"gslbctl force down", operations},
+		{"gslbctl events", operations},
+		{"dnstap:", "TestDnstap has such a file, and dnstap-read reads it"},
 		{"install -m 755 gslbd.new", "TestTakeovers does so under load"},
 	},
 	"docs/performance.md": {
@@ -420,7 +422,8 @@ func TestDocsOperations(t *testing.T) {
 		for _, b := range blocksTested(t, page, operations) {
 			text := strings.Replace(b.text, "clear 01981f6e-…", `clear $(gslbctl orders --json | sed -n 's/.*"id": "\(.*\)".*/\1/p' | head -n 1)`, 1)
 			text = strings.Replace(text, "\ngslb-agent --config agent.yaml", "\ntimeout 2 gslb-agent --config agent.yaml || [ $? = 124 ]", 1)
-			script.WriteString(text)
+			text = strings.Replace(text, "since=1h'", "since=1h' || [ $? = 124 ]", 1)
+			script.WriteString(strings.Replace(text, "curl -N", "timeout 2 curl -N", 1))
 		}
 	}
 	out := walk(t, dir, script.String())

@@ -248,9 +248,9 @@ func (s *Store) cover(st *site, a *agentReport) {
 	if !slices.Equal(st.warnings, about.list) {
 		st.warnings = about.list
 		if len(st.warnings) > 0 {
-			s.warn("report has warnings", zap.String("site", st.cfg.Name), zap.String("agent", a.name), zap.Strings("warnings", st.warnings))
+			s.logOnly(zap.WarnLevel, "report has warnings", zap.String("site", st.cfg.Name), zap.String("agent", a.name), zap.Strings("warnings", st.warnings))
 		} else {
-			s.info("report has no more warnings", zap.String("site", st.cfg.Name), zap.String("agent", a.name))
+			s.logOnly(zap.InfoLevel, "report has no more warnings", zap.String("site", st.cfg.Name), zap.String("agent", a.name))
 		}
 	}
 }

@@ -19,13 +19,15 @@ import (
 )
 
 const (
-	stateFile = "state.json"
-	rttFile   = "rtt.json"
-	lockFile  = "lock"
+	stateFile  = "state.json"
+	rttFile    = "rtt.json"
+	eventsFile = "events.json"
+	lockFile   = "lock"
 
-	stateFormat = "gslbd state"
-	rttFormat   = "gslbd round trips"
-	fileVersion = 1
+	stateFormat  = "gslbd state"
+	rttFormat    = "gslbd round trips"
+	eventsFormat = "gslbd events"
+	fileVersion  = 1
 
 	// keepFor is how old a kept state may be to come first after a restart (docs/operations.md).
 	keepFor = 10 * time.Minute
@@ -187,6 +189,10 @@ func (s *Store) open() error {
 		return err
 	}
 	(&keeper{s: s}).note(err)
+	var past fileEvents
+	if s.read(eventsFile, eventsFormat, &past, &past.header) {
+		s.history.restore(&past, time.Now())
+	}
 	var st fileState
 	if !s.read(stateFile, stateFormat, &st, &st.header) {
 		return nil
@@ -415,6 +421,13 @@ func (k *keeper) save(now time.Time, anyway, rtt bool) error {
 			s.mu.Lock()
 			s.unsaved = true
 			s.mu.Unlock()
+		}
+	}
+	if past := s.history.capture(now); past != nil {
+		k.stateAt = now
+		if err := s.write(eventsFile, past); err != nil {
+			errs = append(errs, err)
+			s.history.notKept()
 		}
 	}
 	if rtt {

@@ -59,6 +59,10 @@ type Store struct {
 	snapshot atomic.Pointer[Snapshot]
 	unkept   atomic.Pointer[string] // why the last save failed; nil: it did not
 	beat     atomic.Pointer[time.Time]
+	changed  atomic.Pointer[chan struct{}] // closed, after another took its place, by announce
+
+	history history // has its own lock
+	loads   loads   // likewise
 
 	lock atomic.Pointer[os.File] // of the directory; nil: it could not be taken, or was given up
 
@@ -67,6 +71,7 @@ type Store struct {
 	cfg         Config // with defaults; its Sites and Services are not used after Configure
 	configured  bool
 	version     uint64
+	announced   uint64 // the version that announce told of
 	epoch       uint64
 	sites       map[string]*site
 	siteOrder   []*site
@@ -93,9 +98,10 @@ type Store struct {
 
 // An event is a log line that waits until the mutex is free.
 type event struct {
-	level  zapcore.Level
-	msg    string
-	fields []zap.Field
+	level   zapcore.Level
+	msg     string
+	fields  []zap.Field
+	logOnly bool // it is no part of the history
 }
 
 // New opens and locks the state directory, creating it if need be, and reads what was kept there. It fails if that is no
@@ -122,6 +128,8 @@ func New(opts Options) (*Store, error) {
 	s.targets = newTargets()
 	now := time.Now()
 	s.beat.Store(&now)
+	first := make(chan struct{})
+	s.changed.Store(&first)
 	s.clients, s.clientSlots = &clients{since: now, drained: now}, new(clientSlots)
 	if s.dir == "" {
 		return s, nil
@@ -154,6 +162,11 @@ func (s *Store) Beat() time.Time { return *s.beat.Load() }
 func (s *Store) Configure(c *Config) {
 	now := time.Now()
 	s.mu.Lock()
+	began := Event{Level: zapcore.InfoLevel.String(), Message: "gslbd started"}
+	if s.configured {
+		began.Message = "configuration loaded"
+	}
+	s.history.add(now, began)
 	s.configure(c, now)
 	s.publish(now)
 	s.unlock()
@@ -318,6 +331,7 @@ func (s *Store) publishDue(now time.Time) time.Time {
 func (s *Store) tick(now time.Time) {
 	s.targets.drain(s.asked, now)
 	s.clients.drain(s.clientSlots, now)
+	s.loads.sample(s.Snapshot(), now)
 	s.mu.Lock()
 	defer s.unlock()
 	for range min(len(s.svcOrder), decayMost) {
@@ -356,6 +370,16 @@ func (s *Store) kick() {
 func (s *Store) unlock() {
 	events := s.events
 	s.events = nil
+	if len(events) > 0 {
+		past := make([]Event, 0, min(len(events), maxEvents))
+		for _, e := range events[max(0, len(events)-maxEvents):] {
+			if !e.logOnly {
+				past = append(past, e.historic())
+			}
+		}
+		s.history.add(time.Now(), past...)
+	}
+	s.announce()
 	s.mu.Unlock()
 	for _, e := range events {
 		s.log.Log(e.level, e.msg, e.fields...)
@@ -363,15 +387,21 @@ func (s *Store) unlock() {
 }
 
 func (s *Store) info(msg string, fields ...zap.Field) {
-	s.events = append(s.events, event{zapcore.InfoLevel, msg, fields})
+	s.events = append(s.events, event{level: zapcore.InfoLevel, msg: msg, fields: fields})
 }
 
 func (s *Store) error(msg string, fields ...zap.Field) {
-	s.events = append(s.events, event{zapcore.ErrorLevel, msg, fields})
+	s.events = append(s.events, event{level: zapcore.ErrorLevel, msg: msg, fields: fields})
 }
 
 func (s *Store) warn(msg string, fields ...zap.Field) {
-	s.events = append(s.events, event{zapcore.WarnLevel, msg, fields})
+	s.events = append(s.events, event{level: zapcore.WarnLevel, msg: msg, fields: fields})
+}
+
+// logOnly has a line logged that is no part of the history: a site could send it with each report, and so push out what
+// happened to others.
+func (s *Store) logOnly(level zapcore.Level, msg string, fields ...zap.Field) {
+	s.events = append(s.events, event{level, msg, fields, true})
 }
 
 // wakeAt asks for a publication at t. The caller holds mu.

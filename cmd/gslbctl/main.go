@@ -3,6 +3,8 @@
 //	gslbctl status [SERVICE]                     everything, what is wrong first; or one service
 //	gslbctl explain NAME [--client IP] [--ecs PREFIX] [--type AAAA]
 //	gslbctl rtt RESOLVER                         round trips from the sites to a resolver's network
+//	gslbctl events [--service GLOB] [--site GLOB] [--since 8h]
+//	                                             what happened in the last 24 hours, in order
 //	gslbctl reload                               load the configuration again
 //	gslbctl force up|drain|down --zone|--site|--service|--member GLOB --reason TEXT [--expires 4h] [--wait]
 //	gslbctl clear ID...                          end orders; or those of a target, or --all
@@ -154,7 +156,7 @@ func command() *cobra.Command {
 			return ask(cmd, set, http.MethodGet, "/v1/rtt?"+url.Values{"resolver": args}.Encode(), named(set, showRTT))
 		},
 	}
-	root.AddCommand(status, explainCommand(set), rtt, reload,
+	root.AddCommand(status, explainCommand(set), rtt, eventsCommand(set), reload,
 		forceCommand(set), clearCommand(set), ordersCommand(set),
 		evacuateCommand(set), restoreCommand(set), evacuationsCommand(set),
 		failbackCommand(set), drainStatusCommand(set), dnssecCommand(set))

@@ -112,7 +112,10 @@ func newServer(path string, g *generation, db *geo.DB, h *handed) (_ *server, er
 		TCP: dns.TCPOptions{
 			IdleTimeout: c.DNS.TCP.IdleTimeout, MaxConnections: c.DNS.TCP.MaxConnections, MaxConnectionsPerClient: c.DNS.TCP.MaxConnectionsPerClient,
 		},
-		TLS:       dns.TLSOptions{Listen: c.DNS.TLS.Listen, Certificate: g.certificate},
+		TLS: dns.TLSOptions{Listen: c.DNS.TLS.Listen, Certificate: g.certificate},
+		Tap: dns.TapOptions{
+			File: c.Dnstap.File, Socket: c.Dnstap.Socket, Share: c.Dnstap.Share, Identity: nodeName(c), Version: "gslbd " + version,
+		},
 		RateLimit: rateLimit(c), QueryLog: c.Log.Queries, Workers: workers, Store: s.store, Log: s.log,
 		HandedUDP: h.takeUDP, HandedTCP: h.takeTCP, CookieSecret: before.CookieSecret,
 	})
@@ -135,14 +138,14 @@ func newServer(path string, g *generation, db *geo.DB, h *handed) (_ *server, er
 	s.secrets.set(g)
 	face, err := admin.New(admin.Options{
 		Tokens: s.secrets.adminTokens, Snapshot: s.store.Snapshot, Find: find, Zones: zones, SignedZones: signedZones, Reload: s.reload, Ready: s.ready, Problems: s.problems,
-		Control: s.control, Preview: s.store.Preview, Clients: s.store.Clients,
+		Control: s.control, Preview: s.store.Preview, Clients: s.store.Clients, Events: s.store.Events, Changed: s.store.Changed, Loads: s.store.Loads,
 		Collectors: []prometheus.Collector{s.dns, s.receiver, s.monitor, s.geo, s.secrets, s.reloads},
 		PerService: c.Admin.TelemetryPerService, Version: version, Log: s.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("gslbd: %w", err)
 	}
-	s.http[1].handler = face.Handler()
+	s.http[1].handler, s.http[1].stopped = face.Handler(), face.EndStreams
 	if err := s.dns.Bind(); err != nil {
 		return nil, fmt.Errorf("gslbd: %w", err)
 	}

@@ -35,6 +35,7 @@ type httpServer struct {
 	key     string // of the configuration that names the address
 	listen  string
 	handler http.Handler
+	stopped func() // called when it stops, before what is being answered is waited for; may be nil
 	log     *zap.Logger
 
 	listener net.Listener     // fixed by bind and reopen
@@ -111,6 +112,9 @@ func (s *httpServer) run(ctx context.Context) error {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          log.New(errorLog{s.log}, "", 0),
+	}
+	if s.stopped != nil {
+		srv.RegisterOnShutdown(s.stopped)
 	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(listener) }()

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -95,4 +97,33 @@ func TestHTTPServerSharesConnections(t *testing.T) {
 		t.Errorf("another address got %q, %v", status, err)
 	}
 	stop()
+}
+
+// A stream of events ends well when the server stops, and is not waited for until it is cut off.
+func TestStreamsEndWithTheServer(t *testing.T) {
+	dir := t.TempDir()
+	const token = "a-token-of-32-characters-at-least"
+	if err := os.WriteFile(filepath.Join(dir, "token"), []byte(token), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, stop := startServer(t, dir, served+"admin: {listen: \"127.0.0.1:0\", token_file: token}\n")
+	req, err := http.NewRequest("GET", "http://"+s.http[1].listener.Addr().String()+"/v1/events?since=1h", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	first := make([]byte, len("event: event\n"))
+	if _, err := io.ReadFull(resp.Body, first); err != nil || string(first) != "event: event\n" {
+		t.Fatalf("%q, %v", first, err)
+	}
+	stop()
+	if rest, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(rest), "gslbd started") {
+		t.Errorf("%q, %v", rest, err) // unexpected EOF: it was cut off
+	}
 }

@@ -1,0 +1,160 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gslbd/e2e/lab"
+)
+
+const (
+	rulesFile   = "../packaging/prometheus/gslbd.rules.yaml"
+	grafanaFile = "../packaging/grafana/gslbd.json"
+)
+
+// Every alert fires where it should and only there, and says where one reads what to do.
+func TestAlertRules(t *testing.T) {
+	runbooks := regexp.MustCompile(`runbook: docs/operations\.md#(\w+)`).FindAllStringSubmatch(read(t, rulesFile), -1)
+	alerts := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(read(t, rulesFile), -1)
+	tests := read(t, "../packaging/prometheus/gslbd.rules.test.yaml")
+	page := read(t, "../docs/operations.md")
+	if len(alerts) == 0 || len(alerts) != len(runbooks) {
+		t.Fatalf("%d alerts, %d runbooks", len(alerts), len(runbooks))
+	}
+	for i, a := range alerts {
+		if !strings.Contains(page, "\n### "+a[1]+"\n") || runbooks[i][1] != strings.ToLower(a[1]) {
+			t.Errorf("%s: docs/operations.md has no such heading, or the runbook is another: %s", a[1], runbooks[i][1])
+		}
+		if !strings.Contains(tests, "name: "+a[1]+"\n") {
+			t.Errorf("%s has no test", a[1])
+		}
+	}
+	promtool := lab.Program(t, "promtool")
+	for _, args := range [][]string{
+		{"check", "rules", "gslbd.rules.yaml"}, {"test", "rules", "gslbd.rules.test.yaml"}, {"check", "config", "prometheus.example.yaml"},
+	} {
+		cmd := exec.Command(promtool, args...)
+		cmd.Dir = "../packaging/prometheus"
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %v: %v\n%s", args, err, out)
+		}
+	}
+}
+
+// The rules and the Grafana dashboard ask only for series that there are.
+func TestSeriesExist(t *testing.T) {
+	series := regexp.MustCompile(`gslbd_[a-z_]+`)
+	var known []string
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+			known = append(known, series.FindAllString(read(t, path), -1)...)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{rulesFile, grafanaFile} {
+		for _, name := range series.FindAllString(read(t, file), -1) {
+			if !slices.Contains(known, strings.TrimSuffix(name, "_bucket")) {
+				t.Errorf("%s: there is no %s", file, name)
+			}
+		}
+	}
+}
+
+// panels returns the expressions of the Grafana dashboard, by panel.
+func panels(t *testing.T) map[string][]string {
+	t.Helper()
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal([]byte(read(t, grafanaFile)), &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]string{}
+	for _, p := range dashboard.Panels {
+		for _, target := range p.Targets {
+			all[p.Title] = append(all[p.Title], strings.NewReplacer("$instance", ".*", "$service", ".*", "$site", ".*", "$__rate_interval", "30s").Replace(target.Expr))
+		}
+	}
+	return all
+}
+
+// A real Prometheus scrapes a running gslbd, understands every panel of the Grafana dashboard, and raises an alert.
+func TestPrometheus(t *testing.T) {
+	prometheus := lab.Program(t, "prometheus")
+	s := startGSLBD(t, dashboardConfig)
+	dir, listen := t.TempDir(), freeAddr(t)
+	rules, err := filepath.Abs(rulesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := fmt.Sprintf("global: {scrape_interval: 500ms, evaluation_interval: 500ms}\nrule_files: [%q]\nscrape_configs:\n  - job_name: gslbd\n    static_configs: [{targets: [%q]}]\n", rules, s.admin)
+	if err := os.WriteFile(filepath.Join(dir, "prometheus.yaml"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, prometheus, "--config.file="+filepath.Join(dir, "prometheus.yaml"), "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+listen, "--log.level=warn")
+
+	// query returns how many series Prometheus answers with.
+	query := func(expr string) (int, error) {
+		resp, err := http.Get("http://" + listen + "/api/v1/query?" + url.Values{"query": {expr}}.Encode())
+		if err != nil {
+			return 0, err
+		}
+		defer resp.Body.Close()
+		var answer struct {
+			Status, Error string
+			Data          struct{ Result []json.RawMessage }
+		}
+		if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+			return 0, err
+		}
+		if answer.Status != "success" {
+			return 0, fmt.Errorf("%s: %s", expr, answer.Error)
+		}
+		return len(answer.Data.Result), nil
+	}
+	has := func(expr string) func() bool {
+		return func() bool { n, err := query(expr); return err == nil && n > 0 }
+	}
+	s.keepReporting(t, "seoul", func() string {
+		return `{"site": "seoul", "load": {"sessions": 7, "bits_per_second_in": 1000, "bits_per_second_out": 2000}}`
+	}, func(string) {})
+	lab.Eventually(t, 30*time.Second, "Prometheus has scraped gslbd", has(`gslbd_site_sessions{site="seoul"} == 7`))
+	lab.Eventually(t, 30*time.Second, "it has a rate", has(`rate(gslbd_reports_total[30s])`))
+	s.ask(t, question{name: "www.gslb.example.com"})
+	for title, exprs := range panels(t) {
+		for _, expr := range exprs {
+			n, err := query(expr)
+			if err != nil {
+				t.Errorf("%s: %v", title, err)
+			}
+			if n == 0 && title != "Reports refused" {
+				lab.Eventually(t, 30*time.Second, "the panel "+title+" shows something: "+expr, has(expr))
+			}
+		}
+	}
+	s.write(t, "services: 1\n")
+	if out, code := s.tryCtl(t, "reload"); code != 1 {
+		t.Fatalf("a wrong configuration is taken: %s", out)
+	}
+	lab.Eventually(t, 30*time.Second, "an alert is raised", has(`ALERTS{alertname="GslbdReloadFailed", alertstate="firing"}`))
+	if n, err := query(`ALERTS{alertname="GslbdAway"}`); n != 0 || err != nil {
+		t.Errorf("GslbdAway is raised (%d) or cannot be asked: %v", n, err)
+	}
+}

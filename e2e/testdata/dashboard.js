@@ -1,0 +1,172 @@
+// Drives the dashboard in a browser, as an operator would: see TestDashboard. It prints a line for each thing that it has
+// seen, and throws at the first that is not so.
+const { chromium } = require("playwright-core");
+const { ADMIN, REPORTS, SECURED, TOKEN, CHROMIUM, SCREENSHOTS } = process.env;
+
+const servers = { seoul: ["up", "up"], virginia: ["up", "up"] };
+const addresses = { seoul: "192.0.2.1", virginia: "192.0.2.2" };
+
+async function report(site) {
+  const body = {
+    site, load: { sessions: site === "seoul" ? 400000 : 610000, new_sessions_per_second: 900, bits_per_second_in: 9e7, bits_per_second_out: 5e8 },
+    virtual_servers: [{ name: "web", address: addresses[site], servers: servers[site].map((state, i) => ({ name: `server${i + 1}`, state, reason: "HTTP 503" })) }],
+    rtts: [{ resolver: "127.0.0.1", rtt_ms: site === "seoul" ? 31.5 : 180.2, method: "icmp", age_ms: 100 }],
+  };
+  const response = await fetch(`http://${REPORTS}/v1/sites/${site}/report`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+  if (!response.ok) throw new Error(`report of ${site}: ${response.status} ${await response.text()}`);
+}
+
+function check(what, ok) {
+  if (!ok) throw new Error(what);
+  console.log("ok: " + what);
+}
+
+async function main() {
+  await report("seoul");
+  await report("virginia");
+  let beat = setInterval(() => Promise.all(["seoul", "virginia"].map(report)).catch(() => {}), 1000);
+  const browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
+  const complaints = [];
+  const watch = (page) => {
+    page.on("console", (m) => { if (["error", "warning"].includes(m.type())) complaints.push(m.text()); });
+    page.on("pageerror", (e) => complaints.push(e.message));
+    page.on("request", (r) => { if (![ADMIN, SECURED].includes(new URL(r.url()).host) && !r.url().startsWith("data:")) complaints.push("asked " + r.url()); });
+    page.setDefaultTimeout(20000);
+  };
+  const page = await browser.newPage({ viewport: { width: 1400, height: 1000 }, colorScheme: "dark" });
+  watch(page);
+  const shoot = async (name, options) => { if (SCREENSHOTS) await page.screenshot({ path: `${SCREENSHOTS}/${name}.png`, ...options }); };
+  const text = (selector) => page.textContent(selector);
+  const shows = (selector, words) => page.waitForFunction(([s, w]) => document.querySelector(s)?.textContent.includes(w), [selector, words]);
+
+  await page.goto(`http://${ADMIN}/`);
+  await shows("#state", "live");
+  await shows("#problems", "Nothing is wrong.");
+  check("a well house has nothing wrong", (await page.$$("#map .mark.good")).length === 2 && (await page.title()).startsWith("gslbd"));
+  check("the load is shown", (await text("#sites-rows")).includes("400 k of 900 k"));
+
+  // A site fails. On a machine that is busy with something else it may take three times to see how quick the page is.
+  clearInterval(beat);
+  const pause = () => new Promise((done) => setTimeout(done, 1000)); // until the next report may be sent
+  let quickest = Infinity;
+  for (let i = 0; i < 3 && quickest >= 2000; i++) {
+    await pause();
+    servers.virginia = ["up", "up"];
+    await report("virginia");
+    await shows("#problems", "Nothing is wrong.");
+    await pause();
+    servers.virginia = ["down", "down"];
+    await report("virginia");
+    const failed = Date.now();
+    await shows("#problems", "is down: ");
+    quickest = Math.min(quickest, Date.now() - failed);
+  }
+  check(`a failed site is shown within two seconds: ${quickest} ms`, quickest < 2000);
+  beat = setInterval(() => Promise.all(["seoul", "virginia"].map(report)).catch(() => {}), 1000);
+  await shows("#events-list", "member down, www.gslb.example.com/virginia");
+  await shows("#sites-rows tr:first-child", "virginia");
+  check("the map shows it", (await text("#map")).includes("virginia: down"));
+  check("the title tells it", (await page.title()).includes("◆1 "));
+
+  // A service by keyboard.
+  await page.focus("#services-rows button");
+  await page.keyboard.press("Enter");
+  await shows("#service", "0 of 2 servers up, 1 needed");
+  check("a service opens by keyboard, and has the focus", await page.evaluate(() => document.activeElement.id === "service"));
+  check("the share of answers is shown", (await text("#service")).includes("Share of answers"));
+
+  // Why this answer?
+  await page.fill("#explain-form [name=name]", "www.gslb.example.com");
+  await page.fill("#explain-form [name=client]", "127.0.0.1");
+  await page.click("#explain-form button");
+  await shows("#explanation .answer", "192.0.2.1 (seoul)");
+  check("the chain names who fell", (await text("#explanation .chain .fell")).includes("virginia"));
+  await page.fill("#explain-form [name=name]", "nope.example.com");
+  await page.click("#explain-form button");
+  await shows("#explanation", "no service answers for");
+  complaints.splice(0, complaints.length, ...complaints.filter((c) => !c.includes("404"))); // the browser tells of the answer itself
+  await page.fill("#explain-form [name=name]", "www.gslb.example.com");
+  await page.click("#explain-form button");
+  await shows("#explanation .answer", "seoul");
+  await shoot("down", { fullPage: true });
+
+  servers.virginia = ["up", "up"];
+  await shows("#problems", "Nothing is wrong.");
+
+  // An evacuation: dry run, done, restored.
+  await page.selectOption("#evacuate-form [name=zone]", "use1-az1");
+  await page.fill("#evacuate-form [name=reason]", "INC-4711");
+  await page.fill("#evacuate-form [name=author]", "kim");
+  check("nothing is evacuated without a dry run", await page.isDisabled("#evacuate-go"));
+  await page.click("#evacuate-form [type=submit]");
+  await shows("#forecast", "Takes 1: www.gslb.example.com/virginia");
+  check("a dry run changes nothing", (await text("#orders-list")).includes("nothing evacuated"));
+  await (await page.$("#evacuate-form")).scrollIntoViewIfNeeded();
+  await shoot("dryrun");
+  await page.selectOption("#evacuate-form [name=zone]", "apne2-az1");
+  check("another zone needs another dry run", await page.isDisabled("#evacuate-go"));
+  await page.selectOption("#evacuate-form [name=zone]", "use1-az1");
+  await page.click("#evacuate-form [type=submit]");
+  await page.click("#evacuate-go:enabled");
+  await page.click("#sure-yes");
+  await shows("#orders-list", "Evacuation of zone use1-az1: 100 % of clients moved away");
+  await shows("#map", "virginia: evacuated");
+  await shows("#events-list", "evacuation ordered (member), zone use1-az1: by kim: INC-4711");
+  check("an evacuation is done", (await text("#orders-said")).includes("accepted"));
+  await page.click("#orders-list button");
+  await page.fill("#sure [name=reason]", "mended");
+  await page.click("#sure-yes");
+  await shows("#orders-list", "nothing evacuated");
+  check("and restored", (await text("#orders-said")).includes("restore zone use1-az1: accepted"));
+
+  // A forced state, given and cleared.
+  await page.fill("#force-form [name=target]", "seoul");
+  await page.fill("#force-form [name=reason]", "power work");
+  await page.click("#force-form button");
+  await page.click('#sure button[value="no"]');
+  await page.click("#force-form button");
+  await page.click("#sure-yes");
+  await shows("#orders-list", "Forced down: site seoul, 1 member");
+  await page.click("#orders-list button");
+  await page.fill("#sure [name=reason]", "done");
+  await page.click("#sure-yes");
+  await shows("#orders-list", "Nothing is forced");
+  check("a forced state is given and cleared", true);
+  await shows("#rtt-table", "31.5");
+
+  for (const [width, height] of [[360, 740], [768, 1024]]) {
+    await page.setViewportSize({ width, height });
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+    check(`nothing is wider than ${width} pixels`, wide <= width);
+  }
+  await page.setViewportSize({ width: 390, height: 844 });
+  await page.evaluate(() => scrollTo(0, 0));
+  await shoot("phone");
+  const unlabelled = await page.evaluate(() => [...document.querySelectorAll("input, select, button, section, .scroll")].filter((e) =>
+    !(e.labels?.length || e.textContent.trim() || e.getAttribute("aria-label") || e.getAttribute("aria-labelledby"))).map((e) => e.outerHTML));
+  check("everything has a name for a screen reader: " + unlabelled.join(), unlabelled.length === 0);
+  await page.click("#theme");
+  check("light and dark", await page.evaluate(() => document.documentElement.classList.contains("light")));
+  check("no complaint of the browser: " + complaints.join("; "), complaints.length === 0);
+
+  // A gslbd that wants a token.
+  const other = await browser.newPage();
+  watch(other);
+  await other.goto(`http://${SECURED}/`);
+  await other.waitForSelector("#services-rows tr");
+  await other.evaluate(() => sessionStorage.setItem("gslbd token", "wrong"));
+  await other.reload();
+  await other.waitForSelector("#token:not([hidden])");
+  check("a wrong token is asked for again, and shows nothing", await other.isHidden("#services"));
+  await other.fill("#token-input", TOKEN);
+  await other.keyboard.press("Enter");
+  await other.waitForSelector("#services-rows tr");
+  check("the token is in no address", !other.url().includes(TOKEN) && (await other.isVisible("#services")));
+  const wrong = complaints.filter((c) => !c.includes("401"));
+  check("no other complaint of the browser: " + wrong.join("; "), wrong.length === 0);
+
+  clearInterval(beat);
+  await browser.close();
+}
+
+main().then(() => process.exit(0), (error) => { console.error(error.stack); process.exit(1); });
