@@ -37,6 +37,9 @@ type Options struct {
 	Directory string // where the measured state is kept over a restart; locked; empty: nothing is kept
 	Log       *zap.Logger
 	Shards    int // workers that count; default 1
+
+	// Now tells the time of a Store that Advance drives; default time.Now. It must not go back.
+	Now func() time.Time
 }
 
 // A Store holds what is measured and publishes it as Snapshots. Create one with New. All methods are safe for
@@ -46,6 +49,7 @@ type Store struct {
 	log     *zap.Logger
 	dir     string
 	shards  int
+	now     func() time.Time
 	wake    chan struct{} // capacity 1; never closed
 	asked   *askedSlots
 	targets *targets // has its own lock
@@ -57,6 +61,8 @@ type Store struct {
 	snapshot atomic.Pointer[Snapshot]
 	unkept   atomic.Pointer[string] // why the last save failed; nil: it did not
 	beat     atomic.Pointer[time.Time]
+
+	nextTick, nextSweep time.Time // owned by Run, or by whoever calls Advance
 
 	closeOnce sync.Once
 	lock      *os.File // owned by New, then by the keeper, then by Close, which closes it once; nil: it could not be taken
@@ -105,6 +111,7 @@ func New(opts Options) (*Store, error) {
 		log:        opts.Log,
 		dir:        opts.Directory,
 		shards:     max(opts.Shards, 1),
+		now:        opts.Now,
 		wake:       make(chan struct{}, 1),
 		asked:      &askedSlots{seed: rand.Uint64() | 1},
 		sites:      map[string]*site{},
@@ -116,10 +123,14 @@ func New(opts Options) (*Store, error) {
 	if s.log == nil {
 		s.log = zap.NewNop()
 	}
+	if s.now == nil {
+		s.now = time.Now
+	}
 	s.rtt = NewRTTTable(RTTConfig{})
 	s.targets = newTargets()
-	now := time.Now()
+	now := s.now()
 	s.beat.Store(&now)
+	s.nextTick, s.nextSweep = now.Add(tickEvery), now.Add(sweepEvery)
 	s.clients, s.clientSlots = &clients{since: now, drained: now}, new(clientSlots)
 	if s.dir == "" {
 		return s, nil
@@ -153,7 +164,7 @@ func (s *Store) Beat() time.Time { return *s.beat.Load() }
 // still names, and forgets the others. A member is the same when its service, its name and its site are, or, under
 // another name, its service, its site and its addresses. Zero durations and limits mean the defaults.
 func (s *Store) Configure(c *Config) {
-	now := time.Now()
+	now := s.now()
 	s.mu.Lock()
 	s.configure(c, now)
 	s.publish(now)
@@ -166,7 +177,7 @@ func (s *Store) SetGeo(db *geo.DB) {
 	if db == nil {
 		db = new(geo.DB)
 	}
-	now := time.Now()
+	now := s.now()
 	s.mu.Lock()
 	s.geo = db
 	s.targets.setGeo(db)
@@ -181,7 +192,7 @@ func (s *Store) SetGeo(db *geo.DB) {
 // and site now and at every Configure, never while serving; whoever makes them calls SetOrders again when what they return
 // changes.
 func (s *Store) SetOrders(o Orders) {
-	now := time.Now()
+	now := s.now()
 	s.mu.Lock()
 	s.orders = o
 	s.applyOrders()
@@ -197,7 +208,7 @@ func (s *Store) SetOrders(o Orders) {
 // returns ErrUnknownSite for a site that is not configured. The change is published by Run. The Store keeps no
 // reference to the slices of r.
 func (s *Store) Report(r *Report) (ReportResult, error) {
-	now := time.Now()
+	now := s.now()
 	a := newAgentReport(r, now)
 
 	s.mu.Lock()
@@ -228,7 +239,7 @@ func (s *Store) Report(r *Report) (ReportResult, error) {
 // Check applies the result of an own check. A result for what is not configured, or not checked, changes nothing. The
 // change is published by Run.
 func (s *Store) Check(r CheckResult) {
-	now := time.Now()
+	now := s.now()
 	s.mu.Lock()
 	svc := s.services[r.Service]
 	if svc == nil || !svc.cfg.HasCheck || r.Family > V6 {
@@ -257,8 +268,8 @@ func (s *Store) Check(r CheckResult) {
 // and gives up the directory's lock. It returns nil, or why the last save failed.
 func (s *Store) Run(ctx context.Context) error {
 	defer s.Close()
-	start := time.Now()
-	nextTick, nextSweep := start.Add(tickEvery), start.Add(sweepEvery)
+	start := s.now()
+	s.nextTick, s.nextSweep = start.Add(tickEvery), start.Add(sweepEvery)
 	keep := &keeper{s: s}
 	var keeping sync.WaitGroup
 	keeping.Go(func() { keep.run(ctx) }) // a slow disk must not hold up publications
@@ -272,22 +283,28 @@ func (s *Store) Run(ctx context.Context) error {
 		case <-s.wake:
 		case <-timer.C:
 		}
-		now := time.Now()
-		if !now.Before(nextTick) {
-			s.tick(now)
-			nextTick = now.Add(tickEvery)
-		}
-		if !now.Before(nextSweep) {
-			s.sweep(now)
-			nextSweep = now.Add(sweepEvery)
-		}
-		next := s.publishDue(now)
-		s.beat.Store(&now)
-		if next.IsZero() || nextTick.Before(next) {
-			next = nextTick
-		}
-		timer.Reset(time.Until(next))
+		timer.Reset(time.Until(s.Advance()))
 	}
+}
+
+// Advance does what is due at this moment and returns when something may be due next. Run calls it; only whoever drives a
+// Store by a clock of their own (Options.Now) calls it instead of Run, and never from two goroutines at a time.
+func (s *Store) Advance() time.Time {
+	now := s.now()
+	if !now.Before(s.nextTick) {
+		s.tick(now)
+		s.nextTick = now.Add(tickEvery)
+	}
+	if !now.Before(s.nextSweep) {
+		s.sweep(now)
+		s.nextSweep = now.Add(sweepEvery)
+	}
+	next := s.publishDue(now)
+	s.beat.Store(&now)
+	if next.IsZero() || s.nextTick.Before(next) {
+		next = s.nextTick
+	}
+	return next
 }
 
 // publishDue publishes if there is something new and the last publication is long enough ago. It returns when to
