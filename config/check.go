@@ -33,6 +33,7 @@ func (k *checker) check() {
 	k.zones()
 	k.policies()
 	k.services()
+	k.tests()
 	k.doubts()
 }
 
