@@ -876,3 +876,17 @@ log: {format: text, queries: 0.5}
 		t.Errorf("another secret: %q", got)
 	}
 }
+
+// TestBadScenarios does for scenarios what TestBadFiles does for configurations.
+func TestBadScenarios(t *testing.T) {
+	c := &config.Config{Sites: []config.Site{{Name: "seoul", Capacity: config.Capacity{Sessions: 10}}, {Name: "virginia"}}}
+	eachFile(t, "scenario-bad", func(t *testing.T, path string) {
+		s, err := config.LoadScenario(path, c)
+		if s != nil {
+			t.Error("a faulty file gave a scenario")
+		}
+		if diff := cmp.Diff(comments(t, path, "want"), faults(t, err, path)); diff != "" {
+			t.Errorf("faults (-want +got):\n%s", diff)
+		}
+	})
+}

@@ -40,7 +40,7 @@ func TestTagNames(t *testing.T) {
 
 // TestTags holds every field's tags against each other: what they say must be readable in the field's own spelling.
 func TestTags(t *testing.T) {
-	for _, root := range []reflect.Type{reflect.TypeFor[Config](), reflect.TypeFor[Agent]()} {
+	for _, root := range []reflect.Type{reflect.TypeFor[Config](), reflect.TypeFor[Agent](), reflect.TypeFor[Scenario]()} {
 		for _, s := range newDecoder("", root).known {
 			path := strings.Join(s.path, ".")
 			f := s.field

@@ -123,8 +123,9 @@ func (c *Comparison) service(name string, before, after *state.Service) *compare
 }
 
 // Decide decides for a client of a service that asks for these families, and counts it with a weight above 0. A service
-// that one side lacks gives no answer there; nil stands for it.
-func (c *Comparison) Decide(name string, before, after *state.Service, families []state.Family, client *state.Client, weight float64) {
+// that one side lacks gives no answer there; nil stands for it. It returns the sites of the first answers for the last
+// family, nil for none. Unless the snapshots are the caller's own, the clients of one service come in a row.
+func (c *Comparison) Decide(name string, before, after *state.Service, families []state.Family, client *state.Client, weight float64) (from, to *state.SiteInfo) {
 	s := c.service(name, before, after)
 	was, rotatedBefore, _ := c.before.decide(s, 0, before, client, weight, families)
 	is, rotatedAfter, reason := c.after.decide(s, 1, after, client, weight, families)
@@ -143,9 +144,10 @@ func (c *Comparison) Decide(name string, before, after *state.Service, families 
 			byReason[0][k] += was[k]
 			byReason[1][k] += is[k]
 		}
-		return
+	} else {
+		s.couple(was, is, reason)
 	}
-	s.couple(was, is, reason)
+	return c.before.site, c.after.site
 }
 
 // couple adds who goes from where to where, and counts those who change.
@@ -155,8 +157,18 @@ func (s *compared) couple(was, is []float64, reason Reason) {
 
 // finish turns what is left to couple into changes, and adds those to the changes between sites.
 func (c *Comparison) finish(s *compared) {
+	turned, sum := map[move]float64{}, newFlow(len(s.members)+2)
 	for reason, t := range s.rotated {
-		newFlow(len(t[0])).couple(t[0], t[1], func(from, to int, v float64) { s.moves[move{from, to, reason}] += v })
+		newFlow(sum.n).couple(t[0], t[1], func(from, to int, v float64) {
+			turned[move{from, to, reason}] += v
+			sum.from(from)[to] += v
+		})
+	}
+	for m, v := range turned { // those who swap only took turns
+		there, back := sum.from(m.from)[m.to], sum.from(m.to)[m.from]
+		if there > back {
+			s.moves[m] += v * (there - back) / there
+		}
 	}
 	s.changes.couple(s.turns[0], s.turns[1], nil)
 	at := func(i int) int {
@@ -257,8 +269,9 @@ type run struct {
 	own     bool // the snapshot is ours alone, and turns may be taken in it
 	query   Query
 	chain   *Chain
-	at      *state.Service // of the snapshot that is decided for
-	service *state.Service // that, or a copy
+	at      *state.Service  // of the snapshot that is decided for
+	service *state.Service  // that, or a copy
+	site    *state.SiteInfo // of the last answer; nil: there was none
 }
 
 // begin turns to another service. It reports whether that has a chain.
@@ -297,7 +310,7 @@ func copyOf(svc *state.Service) *state.Service {
 // decide returns where a client of this weight goes: to members of s, to the last resort, or nowhere. It reports whether a
 // rotating metric may have had a say, and what settled the answer for the first family. side is 0 before and 1 after.
 func (r *run) decide(s *compared, side int, svc *state.Service, c *state.Client, weight float64, families []state.Family) (outcome []float64, rotated bool, reason Reason) {
-	outcome = s.scratch[side]
+	outcome, r.site = s.scratch[side], nil
 	clear(outcome)
 	lastResort, none := len(outcome)-2, len(outcome)-1
 	if svc == nil || !r.begin(svc) {
@@ -305,9 +318,12 @@ func (r *run) decide(s *compared, side int, svc *state.Service, c *state.Client,
 		return outcome, false, ReasonConstraints
 	}
 	answered := 0.0
+	q := &r.query
+	q.LDNS, q.ECS = c.LDNS, c.ECS
 	for i, f := range families {
 		var d Decision
-		r.Ask(f, c, &d)
+		q.Family, r.site = f, nil
+		r.chain.Serve(q, &d)
 		rotated = rotated || r.chain.rotated(d.Reason)
 		if i == 0 {
 			reason = d.Reason
@@ -315,6 +331,7 @@ func (r *run) decide(s *compared, side int, svc *state.Service, c *state.Client,
 		switch {
 		case d.Kind == Answer && d.N > 0:
 			k := d.Members[0].Index
+			r.site = d.Members[0].Site
 			if side == 0 {
 				k = s.from[k]
 			}
@@ -337,14 +354,13 @@ func (r *run) decide(s *compared, side int, svc *state.Service, c *state.Client,
 	return outcome, rotated, reason
 }
 
-// Ask decides one query of the client as serving does, and takes its turn.
-func (r *run) Ask(f state.Family, c *state.Client, d *Decision) {
-	q := &r.query
-	q.Family, q.LDNS, q.ECS = f, c.LDNS, c.ECS
-	q.Turn = r.service.Rotation.Turn[f].Add(1) - 1
-	r.chain.Decide(q, d)
+// Serve decides q as serving does: it takes a turn of the service, and counts the selection. The service must be one that a
+// Store published.
+func (c *Chain) Serve(q *Query, d *Decision) {
+	q.Turn = q.Service.Rotation.Turn[q.Family].Add(1) - 1
+	c.Decide(q, d)
 	if d.Kind == Answer && d.N > 0 {
-		d.Members[0].Select(f, d.Apart)
+		d.Members[0].Select(q.Family, d.Apart)
 	}
 }
 

@@ -42,9 +42,12 @@ type World struct {
 	now      time.Time
 	sites    []*site
 	byName   map[string]*site
-	services map[string]*config.Service // by name and alias
-	wild     bool                       // there are wildcards among them
+	services map[string]service     // by name and alias
+	members  map[string]MemberState // those that are not simply as their sites, by service and name
+	wild     bool                   // there are wildcards among them
 	query    policy.Query
+
+	loadDelay time.Duration // how old the load is that a report tells, where traffic makes it
 }
 
 // SiteState is how a site is.
@@ -54,6 +57,15 @@ type SiteState struct {
 	Share       float64 // of the clients that an evacuation moves; 0: all
 	Utilisation float64 // of each threshold, as its reports tell; 0: they do not
 	NewSessions float64 // per second, likewise
+
+	Sessions        *uint64 // open, in place of Utilisation; nil: it does not tell
+	BitsIn, BitsOut *uint64 // per second, likewise
+}
+
+// A service is the place of one in the snapshots, and whether the client subnet counts for it.
+type service struct {
+	index   int
+	usesECS bool
 }
 
 // A site is one that reports as it is told to.
@@ -66,11 +78,12 @@ type site struct {
 	next   time.Time             // of its next report
 	rtts   []state.RTTSample     // that it has to tell
 	rttsAt time.Time             // when it last told them
+	load   *load                 // of the traffic that it is given; nil: as state says
 }
 
 // NewWorld returns a World in which every site has just reported, without any load, that it is up.
 func NewWorld(o Options) (*World, error) {
-	w := &World{config: o.Config, now: epoch, byName: map[string]*site{}, services: map[string]*config.Service{}}
+	w := &World{config: o.Config, now: epoch, byName: map[string]*site{}, services: map[string]service{}, members: map[string]MemberState{}}
 	chains := o.Chains
 	if chains == nil {
 		var err error
@@ -96,7 +109,7 @@ func NewWorld(o Options) (*World, error) {
 	for i := range o.Config.Services {
 		svc := &o.Config.Services[i]
 		for _, name := range append([]string{svc.Name}, svc.Aliases...) {
-			w.services[name] = svc
+			w.services[name] = service{i, o.Config.ECSOn(svc)}
 			w.wild = w.wild || strings.HasPrefix(name, "*.")
 		}
 		for _, m := range svc.Members {
@@ -105,23 +118,22 @@ func NewWorld(o Options) (*World, error) {
 	}
 	for _, s := range w.sites {
 		for _, vs := range s.up {
-			vs.Servers = slices.Clone(vs.Servers)
-			for i := range vs.Servers {
-				vs.Servers[i].State, vs.Servers[i].Reason = state.ServerDown, "as told"
-			}
-			s.down = append(s.down, vs)
+			s.down = append(s.down, withServers(vs, state.ServerDown))
 		}
 	}
 	for _, st := range o.Sites {
-		if st.State == "unknown" || st.State == "absent" {
-			w.byName[st.Name].state = st
+		if s := w.byName[st.Name]; s != nil && (st.State == "unknown" || st.State == "absent") {
+			s.state = st
 		}
 	}
-	w.store.SetOrders(state.Orders{Force: w.force})
+	w.order()
 	w.store.Configure(sc)
 	w.report(true)
 	return w, nil
 }
+
+// order puts the orders in force that the states of sites and members are.
+func (w *World) order() { w.store.SetOrders(state.Orders{Force: w.force}) }
 
 // cover lets the site report, and gslbd check, what makes the member up.
 func (s *site) cover(svc *config.Service, m *config.Member) {
@@ -161,17 +173,19 @@ func (s *site) cover(svc *config.Service, m *config.Member) {
 // Set lets sites be in other states from now on.
 func (w *World) Set(states []SiteState) {
 	for _, st := range states {
-		s := w.byName[st.Name]
-		s.state = st
-		s.next = w.now // what is new is told at once
+		if s := w.byName[st.Name]; s != nil { // a scenario may tell of sites that only another configuration has
+			s.state = st
+			s.next = w.now // what is new is told at once
+		}
 	}
-	w.store.SetOrders(state.Orders{Force: w.force})
+	w.order()
 	w.report(false)
 }
 
 // force is what the states of the sites order.
-func (w *World) force(_, _, name, _ string) state.Force {
+func (w *World) force(service, member, name, _ string) state.Force {
 	s := w.byName[name]
+	ms, apart := w.members[service+" "+member]
 	switch {
 	case s.state.State == "absent":
 		return state.Force{Forced: state.ForcedDown, Why: "it is not there yet", Since: epoch}
@@ -181,6 +195,8 @@ func (w *World) force(_, _, name, _ string) state.Force {
 		return state.Force{Stages: []state.Stage{{Order: state.HashName("rehearsal"), Share: s.state.Share, Why: "as told"}}}
 	case s.state.State == "evacuated":
 		return state.Force{Forced: state.ForcedEvacuated, Why: "as told", Since: epoch}
+	case apart:
+		return ms.force()
 	}
 	return state.Force{}
 }
@@ -195,9 +211,9 @@ func (w *World) report(all bool) {
 		if s.next = w.now.Add(interval); all { // from then on each in its turn
 			s.next = w.now.Add(interval * time.Duration(i+1) / time.Duration(len(w.sites)))
 		}
-		up := s.state.State != "down"
+		up := s.state.State != "down" && (s.load == nil || !s.load.broken)
 		for _, c := range s.checks {
-			if c.Up = up; !up {
+			if c.Up = up && !w.members[c.Service+" "+c.Member].Down; !c.Up {
 				c.Err = "as told"
 			}
 			w.store.Check(c)
@@ -210,7 +226,11 @@ func (w *World) report(all bool) {
 		if !up {
 			r.VirtualServers = s.down
 		}
-		s.tell(&r)
+		if s.load != nil {
+			s.load.report(w.now.Add(-w.loadDelay), interval, &r)
+		} else {
+			s.tell(&r)
+		}
 		if len(s.rtts) > 0 && (s.rttsAt.IsZero() || w.now.Sub(s.rttsAt) >= w.config.RTT.Refresh) {
 			r.RTTs, s.rttsAt = s.rtts, w.now
 		}
@@ -222,6 +242,12 @@ func (w *World) report(all bool) {
 
 // tell writes the load that the site's state names.
 func (s *site) tell(r *state.Report) {
+	if s.state.Sessions != nil {
+		r.HasSessions, r.Sessions = true, *s.state.Sessions
+	}
+	if s.state.BitsIn != nil && s.state.BitsOut != nil {
+		r.HasBits, r.BitsIn, r.BitsOut = true, *s.state.BitsIn, *s.state.BitsOut
+	}
 	u := s.state.Utilisation
 	if s.state.State == "overloaded" {
 		u = max(u, 1)
@@ -261,7 +287,8 @@ const settled = 250 * time.Millisecond
 func (w *World) Hold(states []SiteState) {
 	shed := false
 	for _, st := range states {
-		shed = shed || w.byName[st.Name].cfg.Capacity.ShedFrom > 0 && (st.Utilisation > 0 || st.State == "overloaded")
+		s := w.byName[st.Name]
+		shed = shed || s != nil && s.cfg.Capacity.ShedFrom > 0 && (st.Utilisation > 0 || st.State == "overloaded" || st.Sessions != nil || st.BitsIn != nil)
 	}
 	first := slices.Clone(states)
 	for i := range first {
@@ -277,8 +304,7 @@ func (w *World) Hold(states []SiteState) {
 	w.Advance(time.Duration(rounds) * w.config.Reports.Interval)
 	stop := func(word string) {
 		for _, st := range states {
-			if st.State == word {
-				s := w.byName[st.Name]
+			if s := w.byName[st.Name]; s != nil && st.State == word {
 				s.next = w.now
 				w.report(false) // the last
 				s.state.State = word
@@ -303,32 +329,36 @@ func (w *World) Snapshot() *state.Snapshot { return w.store.Snapshot() }
 
 // Service returns the service that answers for the name, and whether the client subnet counts for it; nil: none does.
 func (w *World) Service(name string) (*state.Service, bool) {
-	svc := w.services[name]
-	for rest := name; svc == nil && w.wild; {
-		_, after, more := strings.Cut(rest, ".")
-		if !more {
+	svc, ok := w.services[name]
+	for rest, more := name, true; !ok && w.wild; svc, ok = w.services["*."+rest] {
+		if _, rest, more = strings.Cut(rest, "."); !more {
 			break
 		}
-		rest = after
-		svc = w.services["*."+rest]
 	}
-	if svc == nil {
+	if !ok {
 		return nil, false
 	}
-	return w.Snapshot().ServiceByName(svc.Name), w.config.ECSOn(svc)
+	return w.Snapshot().Services[svc.index], svc.usesECS
 }
 
 // Explain decides as for a client of the service that asks for a family, with a trace.
 func (w *World) Explain(name string, f state.Family, ldns netip.Addr, ecs netip.Prefix) (policy.Decision, policy.Trace) {
 	svc, usesECS := w.Service(name)
-	q, trace := &w.query, policy.Trace{}
-	q.Snapshot, q.Service, q.Family, q.Now, q.Trace = w.Snapshot(), svc, f, w.now, &trace
-	q.Turn, q.LDNS, q.ECS = svc.Rotation.Turn[f].Load(), ldns.Unmap(), netip.Prefix{}
-	if usesECS && ecs.Bits() > 0 {
-		q.ECS = ecs
+	var trace policy.Trace
+	w.query.Trace = &trace
+	d := w.decide(&w.query, svc, f, &state.Client{LDNS: ldns.Unmap(), ECS: ecs}, usesECS)
+	w.query.Trace = nil
+	return d, trace
+}
+
+// decide decides one query as serving does, and takes its turn.
+func (w *World) decide(q *policy.Query, svc *state.Service, f state.Family, c *state.Client, usesECS bool) policy.Decision {
+	q.Snapshot, q.Service, q.Family, q.Now = w.Snapshot(), svc, f, w.now
+	q.LDNS, q.ECS = c.LDNS, netip.Prefix{}
+	if usesECS && c.ECS.Bits() > 0 {
+		q.ECS = c.ECS
 	}
 	var d policy.Decision
-	svc.Chain.(*policy.Chain).Decide(q, &d)
-	q.Trace = nil
-	return d, trace
+	svc.Chain.(*policy.Chain).Serve(q, &d)
+	return d
 }
