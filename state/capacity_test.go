@@ -171,6 +171,26 @@ func TestShed(t *testing.T) {
 	})
 }
 
+// A site that sheds leaves and comes back as gradually as it sheds: it is overloaded once it has shed everybody.
+func TestShedThenOverloaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(func(c *state.Config) { c.Sites[0].ShedFrom = 0.9 }))
+		for i, over := range r.loads(repeat(1.2, 52)...) {
+			if over != (i >= 49) {
+				t.Errorf("report %d of 120 %%: overloaded %v", i+1, over)
+			}
+		}
+		r.loads(repeat(0.1, 11)...)
+		if st := r.site("seoul"); !st.Overloaded {
+			t.Error("relieved before hold has passed")
+		}
+		r.loads(repeat(0.1, 2)...)
+		if st := r.site("seoul"); st.Overloaded || math.Abs(st.Shed-0.74) > 1e-9 {
+			t.Errorf("after hold: overloaded %v, sheds %g, want 0.74", st.Overloaded, st.Shed)
+		}
+	})
+}
+
 func TestNewSessionsAreTheMeanOfFive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, two())

@@ -207,18 +207,22 @@ func (s *Store) applyCapacity(st *site, now time.Time, gap bool) {
 		return // the verdict stands until the last known utilisation is as old as a dead report
 	}
 	st.loadAt = now
+	over := u >= 1
 	if st.cfg.ShedFrom > 0 {
 		target := min(max((u-st.cfg.ShedFrom)/(1-st.cfg.ShedFrom), 0), 1)
 		st.shed += min(max(target-st.shed, -shedStep), shedStep)
 		if target == 0 && st.shed < 1e-9 { // what rounding leaves of many steps
 			st.shed = 0
 		}
+		// Who sheds gradually leaves gradually: a verdict at once would send all clients away, and with them the load that
+		// makes the next site overloaded (docs/capacity.md).
+		over = over && st.shed > 1-1e-9
 	}
 	if u >= st.cfg.Resume || gap {
 		st.highAt = now
 	}
 	switch {
-	case u >= 1 && !st.overloaded:
+	case over && !st.overloaded:
 		st.overloaded, st.overloadedSince, st.overloadedWhy = true, now, why
 		s.unsaved = true
 		s.warn("site overloaded", zap.String("site", st.cfg.Name), zap.String("why", why))
