@@ -29,6 +29,7 @@ const (
 	marginTop, marginBottom  = 28, 30
 	plotWidth, plotHeight    = panelWidth - marginLeft - marginRight, panelHeight - marginTop - marginBottom
 	mostColours              = 8
+	mostPoints               = 360 // of a line
 	titleHeight              = 26
 	legendLine, legendIndent = 16, 12
 )
@@ -67,8 +68,8 @@ func draw(title string, panels []panel) string {
 				style = ` stroke-dasharray="4 4" opacity="0.5"`
 			}
 			fmt.Fprintf(&b, `<polyline fill="none" stroke="%s" stroke-width="1.5"%s points="`, colours[l.colour%mostColours], style)
-			for k := range l.x {
-				fmt.Fprintf(&b, "%.1f,%.1f ", x(l.x[k]), y(l.y[k]))
+			for k := 0; k < len(l.x); k += len(l.x)/mostPoints + 1 {
+				fmt.Fprintf(&b, "%.0f,%.1f ", x(l.x[k]), y(l.y[k]))
 			}
 			b.WriteString("\"/>\n")
 		}

@@ -350,6 +350,9 @@ func (p *Plan) flow(out *Result, before, after *side, start []SiteState) {
 			sd.traffic.second()
 		}
 		sd.traffic.offered, sd.traffic.failed = 0, 0
+		for _, l := range sd.traffic.loads {
+			l.breaks = 0
+		}
 		events := slices.Clone(s.Events)
 		slices.SortStableFunc(events, func(a, b config.Event) int { return int(a.At - b.At) })
 		sample := max((s.Duration / points).Truncate(time.Second), time.Second)
