@@ -598,6 +598,9 @@ func (k *checker) doubts() {
 				}
 			}
 		}
+		if s.Capacity.ShedFrom == 0 {
+			k.noEffect(path+".capacity.cascade_guard", s.Capacity.CascadeGuard, " without shed_from")
+		}
 		if hold := 2 * time.Duration(ttl) * time.Second; s.Capacity.Sessions+s.Capacity.Bandwidth > 0 && s.Capacity.Hold < hold {
 			k.warn(path+".capacity.hold", "%s is below twice the largest TTL served there (%ds): clients return before the effect of the last change is seen; write %s or more", short(s.Capacity.Hold), ttl, short(hold))
 		}

@@ -190,6 +190,7 @@ type Site struct {
 	OverloadedSince               time.Time
 	OverloadedWhy                 string
 	Shed                          float64 // share of clients that skip the site, 0..1
+	Heading                       float64 // utilisation that its new sessions lead to, with cascade_guard; 0: not known
 
 	HasServers bool
 	ServersUp  int // servers up behind all virtual servers of the last fresh report

@@ -52,7 +52,7 @@ func State(c *config.Config, chains map[string]*policy.Chain) *state.Config {
 		}
 		sc.Sites = append(sc.Sites, state.SiteConfig{
 			Name: s.Name, Zone: s.Zone, Region: s.Region, Location: at, Cost: s.Cost,
-			SessionsLimit: s.Capacity.Sessions, BandwidthLimit: s.Capacity.Bandwidth, Resume: s.Capacity.Resume, Hold: s.Capacity.Hold, ShedFrom: s.Capacity.ShedFrom,
+			SessionsLimit: s.Capacity.Sessions, BandwidthLimit: s.Capacity.Bandwidth, Resume: s.Capacity.Resume, Hold: s.Capacity.Hold, ShedFrom: s.Capacity.ShedFrom, CascadeGuard: s.Capacity.CascadeGuard,
 		})
 	}
 	for _, s := range c.Services {

@@ -74,6 +74,16 @@ func TestCapacityPage(t *testing.T) {
 	if p, breaks := peak(shed); breaks > 0 || shed.Failed > 0.005 || p > 1.15 {
 		t.Errorf("shedding: %d breaks, %.3f failed, peak %.2f", breaks, shed.Failed, p)
 	}
+	guard := rehearsed(t, "five-shed-guard.yaml", "failure.yaml", "even.csv")
+	if p, breaks := peak(guard); breaks > 0 || p > 1 || swing(guard) > swing(shed)/2 {
+		t.Errorf("guarded: %d breaks, peak %.2f, swing %.2f, and %.2f without", breaks, p, swing(guard), swing(shed))
+	}
+	if _, breaks := peak(rehearsed(t, "five-shed.yaml", "fragile.yaml", "even.csv")); breaks < 10 {
+		t.Errorf("sites that break at 105 %% break %d times without the guard", breaks)
+	}
+	if _, breaks := peak(rehearsed(t, "five-shed-guard.yaml", "fragile.yaml", "even.csv")); breaks > 0 {
+		t.Errorf("sites that break at 105 %% break %d times with the guard", breaks)
+	}
 	tight, wide := rehearsed(t, "tight.yaml", "region.yaml", "even.csv"), rehearsed(t, "wide.yaml", "region.yaml", "even.csv")
 	if swing(tight) < 2*swing(wide) {
 		t.Errorf("connection-load swings by %.3f with a tight tolerance, by %.3f with the default", swing(tight), swing(wide))
