@@ -20,7 +20,7 @@ import (
 
 const (
 	// mostQueries is the longest log, so that a file that is none does not fill the memory.
-	mostQueries = 50_000_000
+	mostQueries = 10_000_000
 	// mostResolvers is the largest population, services times clients.
 	mostResolvers = 2_000_000
 )
@@ -29,7 +29,8 @@ const (
 type asking struct {
 	log     []rehearse.Query // LDNS is invalid where the log does not tell
 	clients []weighed
-	skipped int // queries of other types than A and AAAA
+	skipped int               // queries of other types than A and AAAA
+	names   map[string]string // of the log, each once in memory
 }
 
 type weighed struct {
@@ -39,7 +40,7 @@ type weighed struct {
 
 // read reads the files that say who asks. A format is one function here: it turns lines into an asking.
 func (sim *simulation) read() (*asking, error) {
-	a := &asking{}
+	a := &asking{names: map[string]string{}}
 	if sim.clients != "" {
 		if err := eachLine(sim.clients, a.client); err != nil {
 			return nil, err
@@ -94,7 +95,12 @@ func (a *asking) query(_ int, text string) error {
 	if len(a.log) == mostQueries {
 		return fmt.Errorf("there are more than %d queries", mostQueries)
 	}
-	q := rehearse.Query{Service: strings.ToLower(strings.TrimSuffix(words[0], "."))}
+	name, known := a.names[words[0]]
+	if !known {
+		name = strings.ToLower(strings.TrimSuffix(words[0], "."))
+		a.names[strings.Clone(words[0])] = name
+	}
+	q := rehearse.Query{Service: name}
 	switch strings.ToUpper(words[1]) {
 	case "A":
 	case "AAAA":

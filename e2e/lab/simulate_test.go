@@ -41,8 +41,8 @@ func TestSimulationAgrees(t *testing.T) {
 	}
 	log := g.File("log.txt", text.String())
 
-	// real is the share of the networks that get the address, out of a gslbd.
-	real := func(address string) float64 {
+	// served is the share of the networks that get the address, out of a gslbd.
+	served := func(address string) float64 {
 		got := 0
 		for _, n := range networks {
 			m := question("www.gslb.example.com")
@@ -85,7 +85,7 @@ func TestSimulationAgrees(t *testing.T) {
 	}
 	agree := func(what, scenario string) {
 		t.Helper()
-		is, would := real(w.Korea.VIP), simulated(scenario)
+		is, would := served(w.Korea.VIP), simulated(scenario)
 		t.Logf("%s: Seoul gets %.1f %%, the simulation says %.1f %%", what, 100*is, 100*would)
 		if math.Abs(is-would) > 0.03 {
 			t.Errorf("%s: Seoul gets %.1f %%, and the simulation says %.1f %%", what, 100*is, 100*would)
