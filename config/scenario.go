@@ -83,6 +83,10 @@ func LoadScenario(path string, c *Config) (*Scenario, error) {
 	if err != nil {
 		return nil, err
 	}
+	return loadScenario(path, data, c)
+}
+
+func loadScenario(path string, data []byte, c *Config) (*Scenario, error) {
 	var s Scenario
 	d := newDecoder(path, reflect.TypeFor[Scenario]())
 	if d.decode(data, nil, "", &s) {

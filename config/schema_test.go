@@ -141,6 +141,28 @@ func FuzzLoadAgent(f *testing.F) {
 	})
 }
 
+// FuzzLoadScenario is FuzzLoad for scenarios.
+func FuzzLoadScenario(f *testing.F) {
+	seed(f, "scenario-bad", "scenario-good")
+	c := &Config{Sites: []Site{{Name: "seoul", Capacity: Capacity{Sessions: 10}}, {Name: "virginia"}}}
+	f.Fuzz(func(t *testing.T, data []byte, _ string) {
+		s, err := loadScenario("f.yaml", data, c)
+		if (s == nil) == (err == nil) {
+			t.Fatalf("both or neither of %v and %v", s, err)
+		}
+		if s == nil {
+			return
+		}
+		for _, e := range append([]Event{{Sites: s.Start}}, s.Events...) {
+			for _, change := range e.Sites {
+				if c.Site(change.Name) == nil || change.Share <= 0 || e.At > s.Duration || s.Traffic != nil && change.Utilisation > 0 {
+					t.Errorf("%s: %+v", e.At, change)
+				}
+			}
+		}
+	})
+}
+
 func seed(f *testing.F, dirs ...string) {
 	for _, dir := range dirs {
 		files, err := filepath.Glob(filepath.Join("..", "testdata", "config", dir, "*.yaml"))

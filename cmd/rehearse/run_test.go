@@ -37,6 +37,7 @@ func plan(t *testing.T, text, scenario string) rehearse.Plan {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"gslbd.yaml": text, "scenario.yaml": scenario,
+		"off.zone":       "$ORIGIN off.gslb.test.\n@ 60 IN SOA ns1 h 1 2 3 4 5\n@ 60 IN NS ns1\nns1 60 IN A 127.0.0.1\n",
 		"gslb.test.zone": "$ORIGIN gslb.test.\n@ 60 IN SOA ns1 h 1 2 3 4 5\n@ 60 IN NS ns1\nns1 60 IN A 127.0.0.1\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
