@@ -34,6 +34,7 @@ func (k *checker) check() {
 	k.zones()
 	k.policies()
 	k.services()
+	k.tests()
 	k.doubts()
 }
 
@@ -604,6 +605,9 @@ func (k *checker) doubts() {
 					k.warn(at, "has no effect without sessions or bandwidth")
 				}
 			}
+		}
+		if s.Capacity.ShedFrom == 0 {
+			k.noEffect(path+".capacity.cascade_guard", s.Capacity.CascadeGuard, " without shed_from")
 		}
 		if hold := 2 * time.Duration(ttl) * time.Second; s.Capacity.Sessions+s.Capacity.Bandwidth > 0 && s.Capacity.Hold < hold {
 			k.warn(path+".capacity.hold", "%s is below twice the largest TTL served there (%ds): clients return before the effect of the last change is seen; write %s or more", short(s.Capacity.Hold), ttl, short(hold))

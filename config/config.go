@@ -15,8 +15,10 @@ type Config struct {
 	Policies   []Policy   `mapstructure:"policies" size:"1000"`
 	Services   []Service  `mapstructure:"services" size:"100000"`
 	Evacuation Evacuation `mapstructure:"evacuation"`
-	Log        Log        `mapstructure:"log"`
-	Dnstap     Dnstap     `mapstructure:"dnstap"`
+	// Tests are what `gslbd check` holds the policies against.
+	Tests  []Test `mapstructure:"tests" size:"10000"`
+	Log    Log    `mapstructure:"log"`
+	Dnstap Dnstap `mapstructure:"dnstap"`
 }
 
 // Site returns the site of this name, or nil.

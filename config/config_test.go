@@ -876,3 +876,39 @@ log: {format: text, queries: 0.5}
 		t.Errorf("another secret: %q", got)
 	}
 }
+
+// TestBadScenarios does for scenarios what TestBadFiles does for configurations.
+func TestBadScenarios(t *testing.T) {
+	c := &config.Config{Sites: []config.Site{{Name: "seoul", Capacity: config.Capacity{Sessions: 10}}, {Name: "virginia"}}}
+	eachFile(t, "scenario-bad", func(t *testing.T, path string) {
+		s, err := config.LoadScenario(path, c)
+		if s != nil {
+			t.Error("a faulty file gave a scenario")
+		}
+		if diff := cmp.Diff(comments(t, path, "want"), faults(t, err, path)); diff != "" {
+			t.Errorf("faults (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestGoodScenarios loads what docs/simulate.md explains.
+func TestGoodScenarios(t *testing.T) {
+	c := &config.Config{Sites: []config.Site{{Name: "seoul", Capacity: config.Capacity{Sessions: 10}}, {Name: "virginia"}}}
+	eachFile(t, "scenario-good", func(t *testing.T, path string) {
+		s, err := config.LoadScenario(path, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tr := s.Traffic; tr != nil {
+			want := config.Traffic{
+				SessionsPerSecond: 1500, SessionLength: 2 * time.Minute, BitsPerSession: 1e6, ReportDelay: 5 * time.Second, Floor: 90 * time.Second,
+				FloorShare: 0.15, BreaksAt: 1.2, BreaksAfter: 10 * time.Second, Repair: 5 * time.Minute,
+			}
+			if diff := cmp.Diff(want, *tr); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		} else if s.Duration != 30*time.Minute || len(s.Events) != 4 || s.Events[1].Sites[0].Share != 0.25 || s.Events[0].Sites[1].State != "up" || s.RTTs[0].RTT != 500*time.Microsecond {
+			t.Errorf("%+v", s)
+		}
+	})
+}

@@ -1,6 +1,6 @@
-// Package config reads the YAML files of gslbd and gslb-agent into plain validated data.
+// Package config reads the YAML files of gslbd, gslb-agent and simulations into plain validated data.
 //
-// Load and LoadAgent return a value in which every default is resolved, every name is lower case where DNS wants it,
+// Load, LoadAgent and LoadScenario return a value in which every default is resolved, every name is lower case where DNS wants it,
 // every path is resolved against the file, and every reference is known to exist; nobody else needs to check again.
 // What is wrong is reported all at once, each fault with file, line and path (Errors); what is merely doubtful comes
 // back as warnings. The environment overrides single values: GSLBD_DNS__MAX_UDP_PAYLOAD is dns.max_udp_payload.

@@ -40,7 +40,7 @@ func TestTagNames(t *testing.T) {
 
 // TestTags holds every field's tags against each other: what they say must be readable in the field's own spelling.
 func TestTags(t *testing.T) {
-	for _, root := range []reflect.Type{reflect.TypeFor[Config](), reflect.TypeFor[Agent]()} {
+	for _, root := range []reflect.Type{reflect.TypeFor[Config](), reflect.TypeFor[Agent](), reflect.TypeFor[Scenario]()} {
 		for _, s := range newDecoder("", root).known {
 			path := strings.Join(s.path, ".")
 			f := s.field
@@ -137,6 +137,28 @@ func FuzzLoadAgent(f *testing.F) {
 		}
 		if a != nil && (a.Site == "" || a.Agent == "" || len(a.Servers) == 0 || len(a.HAProxy)+len(a.VirtualServers) == 0) {
 			t.Errorf("agent %+v", a)
+		}
+	})
+}
+
+// FuzzLoadScenario is FuzzLoad for scenarios.
+func FuzzLoadScenario(f *testing.F) {
+	seed(f, "scenario-bad", "scenario-good")
+	c := &Config{Sites: []Site{{Name: "seoul", Capacity: Capacity{Sessions: 10}}, {Name: "virginia"}}}
+	f.Fuzz(func(t *testing.T, data []byte, _ string) {
+		s, err := loadScenario("f.yaml", data, c)
+		if (s == nil) == (err == nil) {
+			t.Fatalf("both or neither of %v and %v", s, err)
+		}
+		if s == nil {
+			return
+		}
+		for _, e := range append([]Event{{Sites: s.Start}}, s.Events...) {
+			for _, change := range e.Sites {
+				if c.Site(change.Name) == nil || change.Share <= 0 || e.At > s.Duration || s.Traffic != nil && change.Utilisation > 0 {
+					t.Errorf("%s: %+v", e.At, change)
+				}
+			}
 		}
 	})
 }

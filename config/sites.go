@@ -35,6 +35,9 @@ type Capacity struct {
 	Hold time.Duration `mapstructure:"hold" default:"60s" min:"1s" max:"1h"`
 	// ShedFrom is the utilisation from which a growing share of clients skips the site. 1% to 99%; default off: 0.
 	ShedFrom float64 `mapstructure:"shed_from" default:"off" min:"1%" max:"99%" as:"percent" off:"true"`
+	// CascadeGuard has a site shed by where its new sessions lead as well, before it is there. Default false; it needs
+	// shed_from, and reports that tell new sessions.
+	CascadeGuard bool `mapstructure:"cascade_guard" default:"false"`
 }
 
 // ZoneAlias is one entry of zone_aliases: other accounts' names of a failure domain.

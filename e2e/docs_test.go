@@ -47,6 +47,7 @@ const (
 	agentFile   = "TestDocs of cmd/gslb-agent reads it"
 	explanation = "TestDocsExplain prints it"
 	output      = "output, as an example"
+	simulated   = "the tests of cmd/gslbctl simulate run others of its kind"
 	signed      = "TestDNSSEC does so, in folders of its own"
 	inDebian    = "make test-packages does so in a Debian that is really booted"
 	developers  = "for developers, and takes minutes"
@@ -77,6 +78,7 @@ var treated = map[string][][2]string{
 		{"curl -sS http://127.0.0.1:8054", operations},
 	},
 	"docs/architecture.md": {{"   clients", output}},
+	"docs/capacity.md":     {{"cd testdata/capacity", "TestCapacityPage of cmd/gslbctl rehearses these files"}},
 	"docs/delegation.md": {
 		{"gslb.example.com.  ", delegated},
 		{"$ORIGIN gslb.example.com.", delegated},
@@ -122,6 +124,13 @@ var treated = map[string][][2]string{
 		{"52 %", output},
 		{"go test ./dns", developers},
 		{"go test ./cmd/gslbd", developers},
+	},
+	"docs/simulate.md": {
+		{"tests:", configured},
+		{"gslbd.yaml: tests[2]", output},
+		{"gslbctl simulate --config new.yaml", simulated},
+		{"duration: 30m", simulated},
+		{"duration: 30m", simulated},
 	},
 	"docs/policies.md": {
 		{"policies:", configured},
@@ -227,8 +236,8 @@ const base = `
 geo: {databases: [testdata/geo/cities.mmdb]}
 zones: [{name: gslb.example.com, file: gslb.example.com.zone}]
 sites:
-  - {name: seoul, zone: apne2-az1, location: {continent: AS, country: KR}}
-  - {name: virginia, zone: use1-az1, location: {continent: NA, country: US}}
+  - {name: seoul, zone: apne2-az1, location: {continent: AS, country: KR}, capacity: {sessions: 900000}}
+  - {name: virginia, zone: use1-az1, location: {continent: NA, country: US}, capacity: {sessions: 900000}}
 services:
   - name: www.gslb.example.com
     members: [{name: seoul, site: seoul, addresses: [192.0.2.1]}, {name: virginia, site: virginia, addresses: [192.0.2.2]}]
@@ -386,7 +395,8 @@ func TestReadme(t *testing.T) {
 	_, after, ok2 := strings.Cut(rest, "\n# The names to balance.")
 	policies := blocksTested(t, "README.md", configured)[0].text
 	reordered := strings.Replace(before+"\n"+policies+"\n# The names to balance."+after, "addresses: [2.2.2.2]}", "addresses: [2.2.2.2], preference: 200}", 1)
-	if !ok || !ok2 || !strings.Contains(reordered, "preference: 200") {
+	reordered, _, ok3 := strings.Cut(reordered, "\ntests:\n")
+	if !ok || !ok2 || !ok3 || !strings.Contains(reordered, "preference: 200") {
 		t.Fatal("config.example.yaml has changed")
 	}
 	writeFile(t, filepath.Join(dir, "reordered.yaml"), reordered)

@@ -1,5 +1,7 @@
 package policy
 
+import "fmt"
+
 // nearLowest is how far above the lowest utilisation a site may be when all are overloaded: 10 points.
 const nearLowest = 0.1
 
@@ -69,9 +71,9 @@ func shed(q *Query, set []Candidate) int {
 			switch {
 			case c.Site.Shed == 0:
 			case away(c):
-				q.number(c.Member, utilisation(c), "sheds "+percent(c.Site.Shed)+" of clients, this one too")
+				q.number(c.Member, utilisation(c), "sheds "+percent(c.Site.Shed)+" of clients, this one too"+heading(c))
 			default:
-				q.number(c.Member, utilisation(c), "sheds "+percent(c.Site.Shed)+" of clients, not this one")
+				q.number(c.Member, utilisation(c), "sheds "+percent(c.Site.Shed)+" of clients, not this one"+heading(c))
 			}
 		}
 		q.note("by a hash of %s", q.client())
@@ -85,4 +87,12 @@ func utilisation(c *Candidate) string {
 		return ""
 	}
 	return percent(c.Site.Utilisation)
+}
+
+// heading says where a site's load goes, if that is up; else it is empty.
+func heading(c *Candidate) string {
+	if !c.Site.HasUtilisation || c.Site.Heading <= c.Site.Utilisation {
+		return ""
+	}
+	return fmt.Sprintf("; its new sessions lead to %.0f %%", 100*c.Site.Heading)
 }

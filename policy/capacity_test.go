@@ -156,3 +156,17 @@ func TestShedding(t *testing.T) {
 		}
 	})
 }
+
+// The trace of a site that sheds says where its load is heading, if that is up.
+func TestCapacityHeading(t *testing.T) {
+	w := newWorld("a", "b")
+	for name, heading := range map[string]float64{"a": 1.2, "b": 0.3} {
+		s := w.at(name)
+		s.HasUtilisation, s.Utilisation, s.Shed, s.Heading = true, 0.5, 0.01, heading
+	}
+	_, _, trace := w.decide(build(t, "capacity", "static"))
+	const want = "b=50 %(sheds 1 % of clients, not this one) | a=50 %(sheds 1 % of clients, this one too; its new sessions lead to 120 %)"
+	if got := kept(trace, "capacity"); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

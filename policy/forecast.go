@@ -35,6 +35,15 @@ type ServiceShares struct {
 	LastResort Change        `json:"last_resort"` // get addresses of last_resort
 	Sites      []SiteShare   `json:"sites"`       // those where the service has members
 	Families   []FamilyShare `json:"families"`    // those that the service has
+	Moves      []Move        `json:"moves"`       // who make up Changed, the most first
+}
+
+// A Move is the share of the clients that are answered one member in place of another, or the last resort, or nothing.
+type Move struct {
+	From   string  `json:"from"`   // a member, "last resort" or "no answer"
+	To     string  `json:"to"`     // likewise
+	Metric string  `json:"metric"` // what settles the answer after: a metric, constraints, single or on_all_down
+	Share  float64 `json:"share"`
 }
 
 // A Change is a share before and after.
@@ -99,27 +108,94 @@ const (
 // Of many services with many clients each it decides for an even selection, of 200,000 in all. It costs a microsecond or
 // two for each client, family and snapshot, and more with many members.
 func NewForecast(before, after *state.Snapshot, clients func(service string) []state.Client) Forecast {
-	w := newWorkload(before, after)
-	f := Forecast{
-		Warnings: []string{}, Services: make([]ServiceForecast, 0, len(after.Services)), Sites: make([]SiteForecast, 0, len(after.Sites)),
+	c := NewComparison(before, after, false)
+	olds := make(map[string]*state.Service, len(before.Services))
+	for _, svc := range before.Services {
+		olds[svc.Name] = svc
 	}
-	var unknown, warnings []string
+	list := make([]ServiceForecast, 0, len(after.Services))
 	for _, svc := range after.Services {
-		s := w.service(svc, clients(svc.Name), max(maxDecided/len(after.Services), leastDecided))
-		if s.Shares == nil {
-			unknown = append(unknown, svc.Name)
-		}
-		warnings = append(warnings, s.warnings()...)
-		f.Services = append(f.Services, s)
+		list = append(list, c.forecast(olds[svc.Name], svc, clients(svc.Name), max(maxDecided/len(after.Services), leastDecided)))
 	}
-	f.Warnings = append(f.Warnings, w.sites(&f)...)
-	f.Warnings = append(f.Warnings, warnings...)
-	f.Unplaced = w.unplaced()
+	f := c.conclude(list)
+	var unknown []string
+	for _, s := range list {
+		if s.Shares == nil {
+			unknown = append(unknown, s.Name)
+		}
+	}
 	if len(unknown) > 0 {
 		f.Warnings = append(f.Warnings, fmt.Sprintf("of %d of %d services no recent clients are known, so nothing is forecast of them: %s",
 			len(unknown), len(f.Services), some(unknown)))
 	}
 	return f
+}
+
+// Forecast tells of all that was decided so far, and ends the Comparison. The load before is what the sites told in the
+// first snapshot before; the thresholds are those after.
+func (c *Comparison) Forecast() Forecast {
+	var list []ServiceForecast
+	for _, s := range c.services {
+		out := ServiceForecast{Name: s.name, Clients: s.clients}
+		for side, snap := range []*state.Snapshot{c.before.query.Snapshot, c.after.query.Snapshot} {
+			if svc := snap.ServiceByName(s.name); svc != nil {
+				*[]*string{&out.PoolBefore, &out.PoolAfter}[side] = svc.Pool.String()
+			}
+		}
+		c.finish(s)
+		out.Shares = c.shares(s, []state.Family{state.V4, state.V6})
+		list = append(list, out)
+	}
+	return c.conclude(list)
+}
+
+// conclude lets the load follow the clients of the services.
+func (c *Comparison) conclude(services []ServiceForecast) Forecast {
+	f := Forecast{Warnings: []string{}, Services: services, Sites: make([]SiteForecast, 0, len(c.sites))}
+	f.Warnings = append(f.Warnings, c.load(&f)...)
+	for i := range services {
+		f.Warnings = append(f.Warnings, services[i].warnings()...)
+	}
+	f.Unplaced = c.unplaced()
+	return f
+}
+
+// forecast decides for the clients of a service, or for a selection of most of them.
+func (c *Comparison) forecast(old, svc *state.Service, clients []state.Client, most int) ServiceForecast {
+	n := min(len(clients), most)
+	out := ServiceForecast{Name: svc.Name, PoolAfter: svc.Pool.String(), Clients: n}
+	if old == nil || !sameMembers(old, svc) {
+		out.Unknown = "the configuration has just changed; ask again"
+		return out
+	}
+	out.PoolBefore = old.Pool.String()
+	for i, m := range svc.Members {
+		if o := old.Members[i]; o.InPool && (!m.InPool || o.Forced != m.Forced || len(o.Moved) > 0 || len(m.Moved) > 0) {
+			c.touched[m.Site.Index] = true
+		}
+	}
+	if n == 0 {
+		out.Unknown = "no recent clients are known"
+		return out
+	}
+	if !c.before.begin(old) || !c.after.begin(svc) {
+		out.Unknown = "it has no policy"
+		return out
+	}
+	families := familiesOf(svc)
+	for i := range n {
+		client := &clients[i*len(clients)/n]
+		weight := client.Weight
+		if weight <= 0 {
+			weight = 1
+		}
+		weight *= float64(len(clients)) / float64(n) // it stands for others as well
+		c.Decide(svc.Name, old, svc, families, client, weight)
+	}
+	s := c.byName[svc.Name]
+	c.finish(s)
+	out.Shares = c.shares(s, families)
+	return out
 }
 
 // some joins the first of names.
@@ -152,216 +228,6 @@ func (s *ServiceForecast) warnings() []string {
 	return list
 }
 
-// A workload collects, over all services, which clients go from where to where.
-type workload struct {
-	before, after *run
-	services      map[string]*state.Service // of the snapshot before
-	list          []*state.Site             // of the snapshot after
-	flow          flow                      // by Site.Index; then the last resort, and no answer
-	touched       []bool                    // by Site.Index: orders or pools are others for a member of the site that was in its pool, and so may lose clients
-	amounts       []amount                  // by Site.Index; leaving and arriving are filled in by sites
-	lost          [quantities]float64       // leaving, and arriving nowhere
-}
-
-func newWorkload(before, after *state.Snapshot) *workload {
-	w := &workload{
-		before: &run{}, after: &run{}, services: make(map[string]*state.Service, len(before.Services)),
-		list: after.Sites, flow: newFlow(len(after.Sites) + 2), touched: make([]bool, len(after.Sites)),
-	}
-	for _, svc := range before.Services {
-		w.services[svc.Name] = svc
-	}
-	now := before.Published
-	if after.Published.After(now) {
-		now = after.Published
-	}
-	w.before.query.Snapshot, w.after.query.Snapshot = before, after
-	w.before.query.Now, w.after.query.Now = now, now // so that samples and slow starts have the same age in both
-	return w
-}
-
-// A flow says how much goes from where to where, in rows of n by origin.
-type flow struct {
-	n  int
-	to []float64
-}
-
-func newFlow(n int) flow { return flow{n: n, to: make([]float64, n*n)} }
-
-func (f flow) from(i int) []float64 { return f.to[i*f.n : (i+1)*f.n] }
-
-// couple adds what goes from before to after, which have the same sum: what can stay stays, and the rest spreads over
-// those that gain in proportion to their gain. It uses both vectors up.
-func (f flow) couple(before, after []float64) {
-	gain := 0.0
-	for i := range before {
-		stays := min(before[i], after[i])
-		f.to[i*f.n+i] += stays
-		before[i] -= stays
-		after[i] -= stays
-		gain += after[i]
-	}
-	if gain <= 0 {
-		return
-	}
-	for i, loss := range before {
-		if loss <= 0 {
-			continue
-		}
-		row := f.from(i)
-		for j, g := range after {
-			row[j] += loss * g / gain
-		}
-	}
-}
-
-// A run decides for clients out of one snapshot, with rotation and selections of its own.
-type run struct {
-	query    Query
-	chain    *Chain
-	service  state.Service
-	turn     [2]uint64
-	noAnswer [2]float64 // by family
-}
-
-// begin turns to another service. It reports whether that has a chain.
-func (r *run) begin(svc *state.Service) bool {
-	r.service, r.turn, r.noAnswer = *svc, [2]uint64{}, [2]float64{}
-	if svc.Rotation != nil {
-		for f := range r.turn {
-			r.turn[f] = svc.Rotation.Turn[f].Load()
-		}
-	}
-	members := make([]state.Member, len(svc.Members))
-	r.service.Members = make([]*state.Member, len(svc.Members))
-	for i, m := range svc.Members {
-		members[i] = *m
-		members[i].Selected, members[i].SelectedApart = m.Selected.Clone(), m.SelectedApart.Clone()
-		r.service.Members[i] = &members[i]
-	}
-	r.query.Service = &r.service
-	var ok bool
-	r.chain, ok = svc.Chain.(*Chain)
-	return ok
-}
-
-// decide adds to outcome where a client of this weight goes: to members by their Index, then to the last resort, then
-// nowhere. It reports whether a rotating metric may have had a say.
-func (r *run) decide(c *state.Client, weight float64, families []state.Family, outcome []float64) (rotated bool) {
-	clear(outcome)
-	lastResort, none := len(outcome)-2, len(outcome)-1
-	answered := 0.0
-	for _, f := range families {
-		q := &r.query
-		q.Family, q.Turn, q.LDNS, q.ECS = f, r.turn[f], c.LDNS, c.ECS
-		r.turn[f]++
-		var d Decision
-		r.chain.Decide(q, &d)
-		rotated = rotated || r.chain.rotated(d.Reason)
-		switch {
-		case d.Kind == Answer && d.N > 0:
-			first := d.Members[0]
-			first.Select(f, d.Apart)
-			outcome[first.Index]++
-			answered++
-		case d.Kind == LastResort:
-			outcome[lastResort]++
-			answered++
-		default:
-			r.noAnswer[f] += weight
-		}
-	}
-	if answered == 0 {
-		outcome[none] = weight
-		return rotated
-	}
-	for i := range outcome {
-		outcome[i] *= weight / answered
-	}
-	return rotated
-}
-
-// rotated reports whether a metric that goes by turns or counts may have had a say in what reason settled.
-func (c *Chain) rotated(reason Reason) bool {
-	rotates := false
-	for i := range c.steps {
-		s := &c.steps[i]
-		if s.disabled {
-			continue
-		}
-		switch m := s.metric.(type) {
-		case leastSelected:
-			rotates = true
-		case static:
-			rotates = rotates || m.method == "round-robin" || m.method == "weighted"
-		}
-		if s.reason == reason {
-			break
-		}
-	}
-	return rotates
-}
-
-// service decides for the clients of a service of the snapshot after, or for a selection of most of them.
-func (w *workload) service(svc *state.Service, clients []state.Client, most int) ServiceForecast {
-	n := min(len(clients), most)
-	out := ServiceForecast{Name: svc.Name, PoolAfter: svc.Pool.String(), Clients: n}
-	old := w.services[svc.Name]
-	if old == nil || !sameMembers(old, svc) {
-		out.Unknown = "the configuration has just changed; ask again"
-		return out
-	}
-	out.PoolBefore = old.Pool.String()
-	for i, m := range svc.Members {
-		if o := old.Members[i]; o.InPool && (!m.InPool || o.Forced != m.Forced || len(o.Moved) > 0 || len(m.Moved) > 0) {
-			w.touched[m.Site.Index] = true
-		}
-	}
-	if n == 0 {
-		out.Unknown = "no recent clients are known"
-		return out
-	}
-	if !w.before.begin(old) || !w.after.begin(svc) {
-		out.Unknown = "it has no policy"
-		return out
-	}
-
-	families := familiesOf(svc)
-	outcomes := len(svc.Members) + 2
-	changes := newFlow(outcomes)
-	before, after := make([]float64, outcomes), make([]float64, outcomes)
-	turnsBefore, turnsAfter := make([]float64, outcomes), make([]float64, outcomes) // of the clients that rotation decides for
-	total := 0.0
-	for i := range n {
-		c := &clients[i*len(clients)/n]
-		weight := c.Weight
-		if weight <= 0 {
-			weight = 1
-		}
-		weight *= float64(len(clients)) / float64(n) // it stands for others as well
-		total += weight
-		was := w.before.decide(c, weight, families, before)
-		is := w.after.decide(c, weight, families, after)
-		if was || is {
-			for k := range before {
-				turnsBefore[k] += before[k]
-				turnsAfter[k] += after[k]
-			}
-			continue
-		}
-		changes.couple(before, after)
-	}
-	changes.couple(turnsBefore, turnsAfter)
-	w.add(svc, changes)
-	out.Shares = newShares(svc, changes, total)
-	for _, f := range families {
-		out.Shares.Families = append(out.Shares.Families, FamilyShare{
-			Family: f.String(), NoAnswer: Change{w.before.noAnswer[f] / total, w.after.noAnswer[f] / total},
-		})
-	}
-	return out
-}
-
 func sameMembers(a, b *state.Service) bool {
 	if len(a.Members) != len(b.Members) {
 		return false
@@ -374,72 +240,37 @@ func sameMembers(a, b *state.Service) bool {
 	return true
 }
 
-// familiesOf returns those that the service has an address of, of a member or of the last resort.
-func familiesOf(svc *state.Service) []state.Family {
-	var list []state.Family
-	for _, f := range []state.Family{state.V4, state.V6} {
-		if (&Query{Service: svc, Family: f}).served() {
-			list = append(list, f)
-		}
-	}
-	return list
-}
-
-// add adds the changes within one service to those between sites.
-func (w *workload) add(svc *state.Service, changes flow) {
-	site := make([]int, changes.n)
-	for i, m := range svc.Members {
-		site[i] = m.Site.Index
-	}
-	site[changes.n-2], site[changes.n-1] = len(w.list), len(w.list)+1
-	for i := range changes.n {
-		row := w.flow.from(site[i])
-		for j, v := range changes.from(i) {
-			row[site[j]] += v
-		}
-	}
-}
-
-func newShares(svc *state.Service, changes flow, total float64) *ServiceShares {
-	s := &ServiceShares{Sites: []SiteShare{}, Families: []FamilyShare{}}
+// shares tells of the clients of a service whose changes are finished.
+func (c *Comparison) shares(s *compared, families []state.Family) *ServiceShares {
+	out := &ServiceShares{Sites: []SiteShare{}, Families: []FamilyShare{}, Moves: s.list()}
 	at := map[string]int{}
-	for i := range changes.n {
-		c := changes.change(i, total)
-		s.Changed += (total*c.Before - changes.from(i)[i]) / total
-		switch {
-		case i == changes.n-2:
-			s.LastResort = c
-		case i == changes.n-1:
-			s.NoAnswer = c
+	for i := range s.changes.n {
+		change := s.changes.change(i, s.total)
+		out.Changed += (s.total*change.Before - s.changes.from(i)[i]) / s.total
+		switch i - len(s.members) {
+		case 0:
+			out.LastResort = change
+		case 1:
+			out.NoAnswer = change
 		default:
-			name := svc.Members[i].Site.Name
+			name := c.sites[s.members[i].site].Name
 			k, ok := at[name]
 			if !ok {
-				k = len(s.Sites)
+				k = len(out.Sites)
 				at[name] = k
-				s.Sites = append(s.Sites, SiteShare{Site: name})
+				out.Sites = append(out.Sites, SiteShare{Site: name})
 			}
-			s.Sites[k].Before += c.Before
-			s.Sites[k].After += c.After
+			out.Sites[k].Before += change.Before
+			out.Sites[k].After += change.After
 		}
 	}
-	if s.Changed < nothing {
-		s.Changed = 0
+	if out.Changed < nothing {
+		out.Changed = 0
 	}
-	return s
-}
-
-// change returns the shares of total that i has before and after.
-func (f flow) change(i int, total float64) Change {
-	var c Change
-	for j := range f.n {
-		c.Before += f.from(i)[j]
-		c.After += f.from(j)[i]
+	for _, f := range families {
+		out.Families = append(out.Families, FamilyShare{Family: f.String(), NoAnswer: Change{s.none[0][f] / s.total, s.none[1][f] / s.total}})
 	}
-	if total > 0 {
-		c.Before, c.After = c.Before/total, c.After/total
-	}
-	return c
+	return out
 }
 
 // The quantities of load.
@@ -460,6 +291,10 @@ type amount struct {
 
 func newAmount(s *state.Site) amount {
 	var a amount
+	if s == nil { // it is added, and has no load yet
+		a.known = [quantities]bool{true, true, true}
+		return a
+	}
 	if !s.HasLoad {
 		return a
 	}
@@ -468,29 +303,29 @@ func newAmount(s *state.Site) amount {
 	return a
 }
 
-// sites lets the load follow the clients, fills f.Sites in, and returns what to warn of.
-func (w *workload) sites(f *Forecast) []string {
+// load lets the load follow the clients, fills f.Sites in, and returns what to warn of.
+func (c *Comparison) load(f *Forecast) []string {
 	total := 0.0
-	for _, v := range w.flow.to {
+	for _, v := range c.flow.to {
 		total += v
 	}
-	for _, s := range w.list {
-		w.amounts = append(w.amounts, newAmount(s))
+	for i := range c.sites {
+		c.amounts = append(c.amounts, newAmount(c.sitesBefore[i]))
 	}
 	var warnings []string
-	for i, s := range w.list {
-		a, clients := &w.amounts[i], 0.0
-		for _, v := range w.flow.from(i) {
+	for i, s := range c.sites {
+		a, clients := &c.amounts[i], 0.0
+		for _, v := range c.flow.from(i) {
 			clients += v
 		}
 		if clients == 0 {
-			if w.touched[i] && a.present != [quantities]float64{} {
+			if c.touched[i] && a.present != [quantities]float64{} {
 				warnings = append(warnings, fmt.Sprintf("site %s: none of its clients are known, so where its load would go is not", s.Name))
 			}
 			continue
 		}
 		moved := false
-		for j, v := range w.flow.from(i) {
+		for j, v := range c.flow.from(i) {
 			if j == i || v <= 0 {
 				continue
 			}
@@ -498,22 +333,22 @@ func (w *workload) sites(f *Forecast) []string {
 			for k := range quantities {
 				load := a.present[k] * v / clients
 				a.leaving[k] += load
-				if j >= len(w.list) {
-					w.lost[k] += load
+				if j >= len(c.sites) {
+					c.lost[k] += load
 					continue
 				}
-				w.amounts[j].arriving[k] += load
-				w.amounts[j].guests[k] = w.amounts[j].guests[k] || a.known[k]
+				c.amounts[j].arriving[k] += load
+				c.amounts[j].guests[k] = c.amounts[j].guests[k] || a.known[k]
 			}
 		}
 		if moved && a.known == [quantities]bool{} {
 			warnings = append(warnings, fmt.Sprintf("site %s: no fresh report tells its load, so what its clients would bring to other sites is not counted", s.Name))
 		}
 	}
-	for i, s := range w.list {
-		site := w.amounts[i].forecast(s)
-		site.Clients = w.flow.change(i, total)
-		if site.Over && w.amounts[i].arriving != [quantities]float64{} {
+	for i, s := range c.sites {
+		site := c.amounts[i].forecast(s)
+		site.Clients = c.flow.change(i, total)
+		if site.Over && c.amounts[i].arriving != [quantities]float64{} {
 			warnings = append(warnings, fmt.Sprintf("site %s would be at %s of its thresholds: %s (now %s)",
 				s.Name, percent(round3(*site.UtilAfter)), site.OverWhy, percent(round3(*site.UtilBefore))))
 		}
@@ -577,12 +412,12 @@ func newLoad(v [quantities]float64, known [quantities]bool) Load {
 }
 
 // unplaced returns the load that has nowhere to go, as far as some site with clients tells it.
-func (w *workload) unplaced() Load {
+func (c *Comparison) unplaced() Load {
 	var known [quantities]bool
-	for i := range w.amounts {
+	for i := range c.amounts {
 		for k := range known {
-			known[k] = known[k] || w.amounts[i].known[k]
+			known[k] = known[k] || c.amounts[i].known[k]
 		}
 	}
-	return newLoad(w.lost, known)
+	return newLoad(c.lost, known)
 }

@@ -548,7 +548,7 @@ func TestForecastJSON(t *testing.T) {
 		{times(1, nearA), `{"warnings":[],` +
 			`"services":[{"name":"www.gslb.test","pool_before":"primary","pool_after":"primary","clients":1,` +
 			`"shares":{"changed":0,"no_answer":{"before":0,"after":0},"last_resort":{"before":0,"after":0},"sites":[{"site":"a","before":1,"after":1}],` +
-			`"families":[{"family":"ipv4","no_answer":{"before":0,"after":0}}]}}],` +
+			`"families":[{"family":"ipv4","no_answer":{"before":0,"after":0}}],"moves":[]}}],` +
 			`"sites":[{"name":"a","zone":"","clients":{"before":1,"after":1},"leaving":{"sessions":0},"arriving":{},"before":{"sessions":0},"after":{"sessions":0},` +
 			`"sessions_limit":0,"bandwidth_limit":0,"over":false}],"unplaced":{"sessions":0}}`},
 	} {

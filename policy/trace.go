@@ -25,6 +25,38 @@ type TraceStep struct {
 	Note    string        `json:"note,omitempty"` // why, and which of the client's networks was used
 }
 
+// Text says who was kept and who fell, with the numbers.
+func (s *TraceStep) Text() string {
+	var parts []string
+	if s.Verdict != VerdictDisabled && s.Verdict != VerdictNotConsulted {
+		if len(s.Kept) > 0 {
+			parts = append(parts, "kept "+memberList(s.Kept))
+		}
+		if len(s.Fell) > 0 {
+			parts = append(parts, "fell "+memberList(s.Fell))
+		}
+	}
+	text := strings.Join(parts, "; ")
+	if s.Note != "" {
+		text += " [" + s.Note + "]"
+	}
+	return text
+}
+
+func memberList(members []TraceMember) string {
+	list := make([]string, len(members))
+	for i, m := range members {
+		list[i] = m.Member
+		if m.Number != "" {
+			list[i] += " " + m.Number
+		}
+		if m.Note != "" {
+			list[i] += " (" + m.Note + ")"
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
 // A TraceMember is one member within a step.
 type TraceMember struct {
 	Member string `json:"member"`

@@ -171,6 +171,70 @@ func TestShed(t *testing.T) {
 	})
 }
 
+// A site that sheds leaves and comes back as gradually as it sheds: it is overloaded once it has shed everybody.
+func TestShedThenOverloaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(func(c *state.Config) { c.Sites[0].ShedFrom = 0.9 }))
+		for i, over := range r.loads(repeat(1.2, 52)...) {
+			if over != (i >= 49) {
+				t.Errorf("report %d of 120 %%: overloaded %v", i+1, over)
+			}
+		}
+		r.loads(repeat(0.1, 11)...)
+		if st := r.site("seoul"); !st.Overloaded {
+			t.Error("relieved before hold has passed")
+		}
+		r.loads(repeat(0.1, 2)...)
+		if st := r.site("seoul"); st.Overloaded || math.Abs(st.Shed-0.74) > 1e-9 {
+			t.Errorf("after hold: overloaded %v, sheds %g, want 0.74", st.Overloaded, st.Shed)
+		}
+	})
+}
+
+// TestCascadeGuard lets a neighbour fail: the new sessions of a site double, and its open ones follow. With cascade_guard it
+// sheds before they are there.
+func TestCascadeGuard(t *testing.T) {
+	for _, guard := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r := start(t, two(func(c *state.Config) { c.Sites[0].ShedFrom, c.Sites[0].CascadeGuard = 0.8, guard }))
+			load := func(agent string, u, newSessions float64) *state.Site {
+				rep := sessions("seoul", uint64(u*900000))
+				rep.Agent, rep.HasNewSessions, rep.NewSessions = agent, true, newSessions
+				r.report(rep)
+				r.report(says("virginia", up))
+				r.settle()
+				time.Sleep(4800 * time.Millisecond)
+				return r.site("seoul")
+			}
+			for range 60 {
+				if st := load("lb1", 0.5, 7500); st.Shed != 0 || guard != (st.Heading != 0) || guard && math.Abs(st.Heading-0.5) > 0.01 {
+					t.Fatalf("guard %v: sheds %g at half, heading for %g", guard, st.Shed, st.Heading)
+				}
+			}
+			var st *state.Site
+			for range 5 {
+				st = load("lb1", 0.55, 15000)
+			}
+			if guard && (st.Heading < 0.85 || st.Heading > 1.05 || st.Shed < 0.02) {
+				t.Errorf("the new sessions have doubled: sheds %g, heading for %g", st.Shed, st.Heading)
+			}
+			if !guard && (st.Shed != 0 || st.Heading != 0) {
+				t.Errorf("without the guard: sheds %g, heading for %g", st.Shed, st.Heading)
+			}
+			// Another agent's SLB has a relation of its own.
+			time.Sleep(20 * time.Second)
+			if st = load("lb2", 0.2, 30000); st.Heading > 0.21 {
+				t.Errorf("guard %v: after a takeover heading for %g", guard, st.Heading)
+			}
+			// Taken back, nothing of it is left.
+			r.s.Configure(two(func(c *state.Config) { c.Sites[0].ShedFrom = 0.8 }))
+			if st = r.site("seoul"); st.Heading != 0 {
+				t.Errorf("without the guard: heading for %g", st.Heading)
+			}
+		})
+	}
+}
+
 func TestNewSessionsAreTheMeanOfFive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, two())

@@ -218,7 +218,7 @@ func (c *clients) old(k keptClient, now time.Time) bool {
 // for one that is not configured. Names that a wildcard service answers count to it. None of them asked more than an hour
 // ago; of a service that is asked often, most asked within the last ten minutes.
 func (s *Store) Clients(service string) []Client {
-	now := time.Now()
+	now := s.now()
 	s.mu.Lock()
 	svc := s.services[service]
 	s.mu.Unlock()

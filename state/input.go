@@ -31,6 +31,7 @@ type SiteConfig struct {
 	Resume         float64       // share of the thresholds, default 0.9
 	Hold           time.Duration // default 60s
 	ShedFrom       float64       // utilisation from which load is shed, above 0 and below 1; 0: off
+	CascadeGuard   bool          // shed by where the load is heading as well
 }
 
 // Threshold is min_healthy: a number of servers, or a share of those that count.

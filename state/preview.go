@@ -1,9 +1,6 @@
 package state
 
-import (
-	"slices"
-	"time"
-)
+import "slices"
 
 // Preview returns the snapshot that would be in force now if force, in place of Orders.Force, said what is ordered for the
 // members: with their health, the pools and the pools of staged orders judged by it. It is worked out on a copy by what
@@ -12,7 +9,7 @@ import (
 // It is nil before the first Configure. Its Rotation and Selected are copies; its Counters are nil, and its HandedOut are
 // those in force, since nobody is to be answered out of it.
 func (s *Store) Preview(force func(service, member, site, zone string) Force) *Snapshot {
-	now := time.Now()
+	now := s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.configured {

@@ -13,6 +13,8 @@ const (
 	loadWindow = 5
 	// shedStep is the most that the share of shed clients moves with one report: two points.
 	shedStep = 0.02
+	// guardWindow is over about how many reports the means of trend go.
+	guardWindow = 60
 	// maxAgents bounds the agents of one site whose reports are kept. A pair of SLBs is usual.
 	maxAgents = 8
 )
@@ -47,6 +49,8 @@ type site struct {
 	overloadedWhy   string
 	highAt, loadAt  time.Time
 	shed            float64
+	trend           trend   // of cascade_guard
+	heading         float64 // likewise; 0: nothing is known
 
 	servers  serverCount // behind all virtual servers of the last report
 	warnings []string
@@ -56,6 +60,11 @@ type site struct {
 
 	rttBlind      bool
 	rttBlindSince time.Time
+}
+
+// A trend is what a site usually bears, and how many new sessions usually bring it that.
+type trend struct {
+	utilisation, newSessions float64 // slow means
 }
 
 // A covered member is one that a report of the site may cover.
@@ -164,7 +173,7 @@ func (st *site) forgetAgent() {
 func (s *Store) takeOver(st *site, a *agentReport) {
 	s.info("agent took over", zap.String("site", st.cfg.Name), zap.String("agent", a.name), zap.String("from", st.holder))
 	st.holder = a.name
-	st.newSessions = nil
+	st.newSessions, st.trend = nil, trend{}
 	s.unsaved = true
 	s.apply(st, a, false)
 }
@@ -207,18 +216,23 @@ func (s *Store) applyCapacity(st *site, now time.Time, gap bool) {
 		return // the verdict stands until the last known utilisation is as old as a dead report
 	}
 	st.loadAt = now
+	over := u >= 1
 	if st.cfg.ShedFrom > 0 {
-		target := min(max((u-st.cfg.ShedFrom)/(1-st.cfg.ShedFrom), 0), 1)
+		st.heading = st.head(u)
+		target := min(max((max(u, st.heading)-st.cfg.ShedFrom)/(1-st.cfg.ShedFrom), 0), 1)
 		st.shed += min(max(target-st.shed, -shedStep), shedStep)
 		if target == 0 && st.shed < 1e-9 { // what rounding leaves of many steps
 			st.shed = 0
 		}
+		// Who sheds gradually leaves gradually: a verdict at once would send all clients away, and with them the load that
+		// makes the next site overloaded (docs/capacity.md).
+		over = over && st.shed > 1-1e-9
 	}
 	if u >= st.cfg.Resume || gap {
 		st.highAt = now
 	}
 	switch {
-	case u >= 1 && !st.overloaded:
+	case over && !st.overloaded:
 		st.overloaded, st.overloadedSince, st.overloadedWhy = true, now, why
 		s.unsaved = true
 		s.warn("site overloaded", zap.String("site", st.cfg.Name), zap.String("why", why))
@@ -229,6 +243,35 @@ func (s *Store) applyCapacity(st *site, now time.Time, gap bool) {
 	case st.overloaded:
 		st.overloadedWhy = fmt.Sprintf("now at %.0f%% of the thresholds, eligible again after %s under %g%%", 100*u, st.cfg.Hold, 100*st.cfg.Resume)
 	}
+}
+
+// head returns the utilisation that the new sessions of the last reports lead to, by the usual relation of the two: in the
+// long run the sessions that are open are in proportion to those that begin (Little's law). It is 0 without cascade_guard,
+// or without new sessions.
+func (st *site) head(u float64) float64 {
+	if !st.cfg.CascadeGuard || len(st.newSessions) == 0 {
+		return 0
+	}
+	recent := st.meanNewSessions()
+	t := &st.trend
+	if t.newSessions == 0 {
+		*t = trend{u, recent}
+	}
+	t.utilisation += (u - t.utilisation) / guardWindow
+	t.newSessions += (recent - t.newSessions) / guardWindow
+	if t.newSessions <= 0 {
+		return 0
+	}
+	return t.utilisation * recent / t.newSessions
+}
+
+// meanNewSessions returns the mean of the last reports that told of new sessions. There is one at least.
+func (st *site) meanNewSessions() float64 {
+	sum := 0.0
+	for _, v := range st.newSessions {
+		sum += v
+	}
+	return sum / float64(len(st.newSessions))
 }
 
 func (s *Store) relieve(st *site, why string) {
@@ -273,6 +316,9 @@ func (st *site) reconfigured() {
 	}
 	if st.cfg.ShedFrom <= 0 {
 		st.shed = 0
+	}
+	if st.cfg.ShedFrom <= 0 || !st.cfg.CascadeGuard {
+		st.trend, st.heading = trend{}, 0
 	}
 }
 
@@ -353,7 +399,7 @@ func (st *site) snapshot() Site {
 		SiteInfo:  st.info,
 		Freshness: st.freshness, ReportAt: st.reportAt, Agent: st.holder, Since: st.since,
 		SessionsLimit: st.cfg.SessionsLimit, BandwidthLimit: st.cfg.BandwidthLimit,
-		Overloaded: st.overloaded, OverloadedSince: st.overloadedSince, OverloadedWhy: st.overloadedWhy, Shed: st.shed,
+		Overloaded: st.overloaded, OverloadedSince: st.overloadedSince, OverloadedWhy: st.overloadedWhy, Shed: st.shed, Heading: st.heading,
 		RTTBlind: st.rttBlind, RTTBlindSince: st.rttBlindSince, Warnings: st.warnings,
 	}
 	if st.freshness == Dead {
@@ -372,12 +418,8 @@ func (st *site) snapshot() Site {
 		out.HasBits, out.BitsIn, out.BitsOut = l.hasBits, l.bitsIn, l.bitsOut
 	}
 	out.Utilisation, _, out.HasUtilisation = st.measure()
-	if n := len(st.newSessions); n > 0 {
-		var sum float64
-		for _, v := range st.newSessions {
-			sum += v
-		}
-		out.HasNewSessions, out.NewSessions = true, sum/float64(n)
+	if len(st.newSessions) > 0 {
+		out.HasNewSessions, out.NewSessions = true, st.meanNewSessions()
 	}
 	if st.servers.known {
 		out.HasServers, out.ServersUp = true, st.servers.up

@@ -193,6 +193,7 @@ type Site struct {
 	SessionsLimit, BandwidthLimit uint64 // the thresholds; 0: none
 	OverloadedSince               time.Time
 	OverloadedWhy                 string
+	Heading                       float64 // utilisation that its new sessions lead to, with cascade_guard; 0: not known
 
 	HasServers bool
 	ServersUp  int // servers up behind all virtual servers of the last fresh report

@@ -38,6 +38,9 @@ type Options struct {
 	Takeover  bool   // what is kept there was written a moment ago, by a process that hands over to this one: nothing was missed since
 	Log       *zap.Logger
 	Shards    int // workers that count; default 1
+
+	// Now tells the time of a Store that Advance drives; default time.Now. It must not go back.
+	Now func() time.Time
 }
 
 // A Store holds what is measured and publishes it as Snapshots. Create one with New. All methods are safe for
@@ -48,6 +51,7 @@ type Store struct {
 	dir      string
 	takeover bool
 	shards   int
+	now      func() time.Time
 	wake     chan struct{} // capacity 1; never closed
 	asked    *askedSlots
 	targets  *targets // has its own lock
@@ -63,6 +67,8 @@ type Store struct {
 
 	history history // has its own lock
 	loads   loads   // likewise
+
+	nextTick, nextSweep time.Time // owned by Run, or by whoever calls Advance
 
 	lock atomic.Pointer[os.File] // of the directory; nil: it could not be taken, or was given up
 
@@ -113,6 +119,7 @@ func New(opts Options) (*Store, error) {
 		dir:        opts.Directory,
 		takeover:   opts.Takeover,
 		shards:     max(opts.Shards, 1),
+		now:        opts.Now,
 		wake:       make(chan struct{}, 1),
 		asked:      &askedSlots{seed: rand.Uint64() | 1},
 		sites:      map[string]*site{},
@@ -124,12 +131,16 @@ func New(opts Options) (*Store, error) {
 	if s.log == nil {
 		s.log = zap.NewNop()
 	}
+	if s.now == nil {
+		s.now = time.Now
+	}
 	s.rtt = NewRTTTable(RTTConfig{})
 	s.targets = newTargets()
-	now := time.Now()
+	now := s.now()
 	s.beat.Store(&now)
 	first := make(chan struct{})
 	s.changed.Store(&first)
+	s.nextTick, s.nextSweep = now.Add(tickEvery), now.Add(sweepEvery)
 	s.clients, s.clientSlots = &clients{since: now, drained: now}, new(clientSlots)
 	if s.dir == "" {
 		return s, nil
@@ -160,7 +171,7 @@ func (s *Store) Beat() time.Time { return *s.beat.Load() }
 // still names, and forgets the others. A member is the same when its service, its name and its site are, or, under
 // another name, its service, its site and its addresses. Zero durations and limits mean the defaults.
 func (s *Store) Configure(c *Config) {
-	now := time.Now()
+	now := s.now()
 	s.mu.Lock()
 	began := Event{Level: zapcore.InfoLevel.String(), Message: "gslbd started"}
 	if s.configured {
@@ -178,7 +189,7 @@ func (s *Store) SetGeo(db *geo.DB) {
 	if db == nil {
 		db = new(geo.DB)
 	}
-	now := time.Now()
+	now := s.now()
 	s.mu.Lock()
 	s.geo = db
 	s.targets.setGeo(db)
@@ -193,7 +204,7 @@ func (s *Store) SetGeo(db *geo.DB) {
 // and site now and at every Configure, never while serving; whoever makes them calls SetOrders again when what they return
 // changes.
 func (s *Store) SetOrders(o Orders) {
-	now := time.Now()
+	now := s.now()
 	s.mu.Lock()
 	s.orders = o
 	s.applyOrders()
@@ -209,7 +220,7 @@ func (s *Store) SetOrders(o Orders) {
 // returns ErrUnknownSite for a site that is not configured. The change is published by Run. The Store keeps no
 // reference to the slices of r.
 func (s *Store) Report(r *Report) (ReportResult, error) {
-	now := time.Now()
+	now := s.now()
 	a := newAgentReport(r, now)
 
 	s.mu.Lock()
@@ -240,7 +251,7 @@ func (s *Store) Report(r *Report) (ReportResult, error) {
 // Check applies the result of an own check. A result for what is not configured, or not checked, changes nothing. The
 // change is published by Run.
 func (s *Store) Check(r CheckResult) {
-	now := time.Now()
+	now := s.now()
 	s.mu.Lock()
 	svc := s.services[r.Service]
 	if svc == nil || !svc.cfg.HasCheck || r.Family > V6 {
@@ -271,8 +282,8 @@ func (s *Store) Check(r CheckResult) {
 // returned, and then takes the lock again and goes on.
 func (s *Store) Run(ctx context.Context) error {
 	defer s.Close()
-	start := time.Now()
-	nextTick, nextSweep := start.Add(tickEvery), start.Add(sweepEvery)
+	start := s.now()
+	s.nextTick, s.nextSweep = start.Add(tickEvery), start.Add(sweepEvery)
 	keep := &keeper{s: s}
 	var keeping sync.WaitGroup
 	keeping.Go(func() { keep.run(ctx) }) // a slow disk must not hold up publications
@@ -286,22 +297,28 @@ func (s *Store) Run(ctx context.Context) error {
 		case <-s.wake:
 		case <-timer.C:
 		}
-		now := time.Now()
-		if !now.Before(nextTick) {
-			s.tick(now)
-			nextTick = now.Add(tickEvery)
-		}
-		if !now.Before(nextSweep) {
-			s.sweep(now)
-			nextSweep = now.Add(sweepEvery)
-		}
-		next := s.publishDue(now)
-		s.beat.Store(&now)
-		if next.IsZero() || nextTick.Before(next) {
-			next = nextTick
-		}
-		timer.Reset(time.Until(next))
+		timer.Reset(time.Until(s.Advance()))
 	}
+}
+
+// Advance does what is due at this moment and returns when something may be due next. Run calls it; only whoever drives a
+// Store by a clock of their own (Options.Now) calls it instead of Run, and never from two goroutines at a time.
+func (s *Store) Advance() time.Time {
+	now := s.now()
+	if !now.Before(s.nextTick) {
+		s.tick(now)
+		s.nextTick = now.Add(tickEvery)
+	}
+	if !now.Before(s.nextSweep) {
+		s.sweep(now)
+		s.nextSweep = now.Add(sweepEvery)
+	}
+	next := s.publishDue(now)
+	s.beat.Store(&now)
+	if next.IsZero() || s.nextTick.Before(next) {
+		next = s.nextTick
+	}
+	return next
 }
 
 // publishDue publishes if there is something new and the last publication is long enough ago. It returns when to

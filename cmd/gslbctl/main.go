@@ -15,6 +15,7 @@
 //	gslbctl failback SERVICE                     go back to the primaries (failback: manual)
 //	gslbctl drain-status                         what orders keep from clients, and how long caches still name it
 //	gslbctl dnssec status                        the keys of signed zones, and the DS records for their parents
+//	gslbctl simulate --config FILE               rehearse a configuration and what befalls the sites
 //	gslbctl version
 //
 // With --json it prints an object for each server's answer, one after the other. The exit status is 0 when everything was
@@ -159,7 +160,7 @@ func command() *cobra.Command {
 	root.AddCommand(status, explainCommand(set), rtt, eventsCommand(set), reload,
 		forceCommand(set), clearCommand(set), ordersCommand(set),
 		evacuateCommand(set), restoreCommand(set), evacuationsCommand(set),
-		failbackCommand(set), drainStatusCommand(set), dnssecCommand(set))
+		failbackCommand(set), drainStatusCommand(set), dnssecCommand(set), simulateCommand(set))
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {

@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"gslbd/admin"
-	"gslbd/policy"
 )
 
 // width is how many columns text uses at most, and tableWidth a table, where they can be broken.
@@ -270,7 +269,7 @@ func showExplanation(_ string, e admin.Explanation) string {
 		if i == len(e.Trace.Constraints) {
 			b.WriteString("\n")
 		}
-		b.WriteString(wrap(fmt.Sprintf("%-*s  %-*s  ", column[0], s.Metric, column[1], s.Verdict), stepText(&s)))
+		b.WriteString(wrap(fmt.Sprintf("%-*s  %-*s  ", column[0], s.Metric, column[1], s.Verdict), s.Text()))
 	}
 	if e.Trace.OnAllDown != "" {
 		b.WriteString(wrap("\nall down: ", e.Trace.OnAllDown))
@@ -298,38 +297,6 @@ func showExplanation(_ string, e admin.Explanation) string {
 	}
 	b.WriteString(wrap("answer   ", what+"; "+facts))
 	return b.String()
-}
-
-// stepText says who was kept and who fell in a step, with the numbers.
-func stepText(s *policy.TraceStep) string {
-	var parts []string
-	if s.Verdict != policy.VerdictDisabled && s.Verdict != policy.VerdictNotConsulted {
-		if len(s.Kept) > 0 {
-			parts = append(parts, "kept "+memberList(s.Kept))
-		}
-		if len(s.Fell) > 0 {
-			parts = append(parts, "fell "+memberList(s.Fell))
-		}
-	}
-	text := strings.Join(parts, "; ")
-	if s.Note != "" {
-		text += " [" + s.Note + "]"
-	}
-	return text
-}
-
-func memberList(members []policy.TraceMember) string {
-	list := make([]string, len(members))
-	for i, m := range members {
-		list[i] = m.Member
-		if m.Number != "" {
-			list[i] += " " + m.Number
-		}
-		if m.Note != "" {
-			list[i] += " (" + m.Note + ")"
-		}
-	}
-	return strings.Join(list, ", ")
 }
 
 func showRTT(_ string, v admin.RTTs) string {

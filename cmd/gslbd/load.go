@@ -8,11 +8,11 @@ import (
 	"strings"
 	"time"
 
+	"gslbd/cmd/compile"
 	"gslbd/config"
 	"gslbd/control"
 	"gslbd/dns"
 	"gslbd/geo"
-	"gslbd/policy"
 	"gslbd/probes"
 	"gslbd/sitereport"
 	"gslbd/state"
@@ -43,9 +43,9 @@ func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
 	if err != nil {
 		return nil, nil, errors.Join(err, checkFiles(path))
 	}
-	g := &generation{config: c, warnings: warnings, geo: geoOptions(c), checks: checks(c), receiver: receiverConfig(c), orders: controlConfig(c)}
+	g := &generation{config: c, warnings: warnings, geo: compile.Geo(c), checks: checks(c), receiver: receiverConfig(c), orders: controlConfig(c)}
 	var errs []error
-	chains, err := buildChains(c)
+	chains, err := compile.Chains(c)
 	if err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", path, err))
 	}
@@ -103,7 +103,8 @@ func load(path string, previous *geo.DB) (*generation, *geo.DB, error) {
 			}
 		}
 	}
-	g.state = stateConfig(c, chains, tables)
+	g.state = compile.State(c, chains)
+	g.state.Zones = tables
 	return g, db, nil
 }
 
@@ -141,29 +142,6 @@ func usesDistance(p *config.Policy) bool {
 		}
 	}
 	return false
-}
-
-// buildChains compiles every policy, by name.
-func buildChains(c *config.Config) (map[string]*policy.Chain, error) {
-	chains := make(map[string]*policy.Chain, len(c.Policies))
-	var errs []error
-	for _, p := range c.Policies {
-		steps := make([]policy.StepOptions, len(p.Steps))
-		for i, s := range p.Steps {
-			steps[i] = policy.StepOptions{
-				Metric: s.Metric, Disabled: !s.Enabled, Tolerance: s.Tolerance, ToleranceAbs: s.ToleranceAbs, ToleranceRate: s.ToleranceRate,
-				MaxAge: s.MaxAge, RequireData: s.RequireData, Levels: s.Levels, ToleranceKm: s.ToleranceKm, Limit: s.Limit, HalfLife: s.HalfLife,
-				Method: s.Method,
-			}
-		}
-		chain, err := policy.Build(p.Name, steps)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		chains[p.Name] = chain
-	}
-	return chains, errors.Join(errs...)
 }
 
 func zoneOptions(c *config.Config) []dns.ZoneOptions {
@@ -210,64 +188,10 @@ func serviceOptions(c *config.Config) []dns.ServiceOptions {
 	for i, s := range c.Services {
 		services[i] = dns.ServiceOptions{Name: s.Name, Aliases: s.Aliases, LastResort: s.LastResort, ALPN: s.HTTPS.ALPN, Members: make([]dns.MemberOptions, len(s.Members))}
 		for j, m := range s.Members {
-			services[i].Members[j] = dns.MemberOptions{Addresses: byFamily(m), CNAME: m.CNAME}
+			services[i].Members[j] = dns.MemberOptions{Addresses: compile.ByFamily(m), CNAME: m.CNAME}
 		}
 	}
 	return services
-}
-
-func stateConfig(c *config.Config, chains map[string]*policy.Chain, tables *dns.Tables) *state.Config {
-	sc := &state.Config{
-		StaleAfter: c.Reports.StaleAfter, DeadAfter: c.Reports.DeadAfter,
-		RTT: state.RTTConfig{
-			PrefixV4: c.RTT.Prefix.IPv4, PrefixV6: c.RTT.Prefix.IPv6, Refresh: c.RTT.Refresh, SilentFor: c.RTT.SilentFor,
-			MaxTargets: c.RTT.MaxTargets, MaxSites: c.RTT.MaxSites, Exempt: c.RTT.Exempt,
-		},
-		Zones: tables, Sites: make([]state.SiteConfig, 0, len(c.Sites)), Services: make([]state.ServiceConfig, 0, len(c.Services)),
-	}
-	for _, s := range c.Sites {
-		at := location(s.Location)
-		if at.Continent == "" {
-			at.Continent = geo.ContinentOf(at.Country) // as databases place clients
-		}
-		sc.Sites = append(sc.Sites, state.SiteConfig{
-			Name: s.Name, Zone: s.Zone, Region: s.Region, Location: at, Cost: s.Cost,
-			SessionsLimit: s.Capacity.Sessions, BandwidthLimit: s.Capacity.Bandwidth, Resume: s.Capacity.Resume, Hold: s.Capacity.Hold, ShedFrom: s.Capacity.ShedFrom,
-		})
-	}
-	for _, s := range c.Services {
-		chain := chains[s.Policy]
-		svc := state.ServiceConfig{
-			Name: s.Name, Aliases: s.Aliases, TTL: s.TTL, Answers: s.Answers,
-			MinHealthy: state.Threshold{Count: s.MinHealthy.Count, Share: s.MinHealthy.Share},
-			OnAllDown:  onAllDown[s.OnAllDown], LastResort: s.LastResort, OnDead: onDead[s.OnDead], UnknownUp: s.UnknownAs == "up",
-			SlowStart: s.SlowStart, FailoverRatio: s.Failover.Ratio, Failback: failback[s.Failover.Failback], FailbackDelay: s.Failover.FailbackDelay,
-			MinServing: s.MinServing, PolicyName: s.Policy, Chain: chain, UsesRTT: chain.UsesRTT(), HalfLife: chain.HalfLife(),
-			HasCheck: s.HealthCheck != nil, Members: make([]state.MemberConfig, 0, len(s.Members)),
-		}
-		if d := s.Failover.ConnectionDraining; d.Enabled {
-			svc.DrainTimeout = d.Timeout
-		}
-		if s.HealthCheck != nil {
-			svc.CheckInterval = s.HealthCheck.Interval
-		}
-		for _, m := range s.Members {
-			svc.Members = append(svc.Members, state.MemberConfig{
-				Name: m.Name, Site: m.Site, Addresses: byFamily(m), CNAME: m.CNAME, Weight: m.Weight, Preference: m.Preference, Role: roles[m.Role],
-				Port: m.Port, Protocol: m.Protocol, VirtualServers: m.VirtualServers,
-			})
-		}
-		sc.Services = append(sc.Services, svc)
-	}
-	return sc
-}
-
-func geoOptions(c *config.Config) geo.Options {
-	o := geo.Options{Databases: c.Geo.Databases}
-	for _, ov := range c.Geo.Overrides {
-		o.Overrides = append(o.Overrides, geo.Override{Prefix: ov.Prefix, Site: ov.Site, Location: location(ov.Location)})
-	}
-	return o
 }
 
 func receiverConfig(c *config.Config) sitereport.ReceiverConfig {
@@ -287,7 +211,7 @@ func checks(c *config.Config) []probes.Check {
 			continue
 		}
 		for _, m := range s.Members {
-			for family, addr := range byFamily(m) {
+			for family, addr := range compile.ByFamily(m) {
 				if !addr.IsValid() {
 					continue
 				}

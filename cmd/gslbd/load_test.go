@@ -35,7 +35,7 @@ reports: {interval: 2s, stale_after: 7s, dead_after: 9s}
 rtt: {methods: [icmp, dns], prefix: {ipv4: 22, ipv6: 48}, refresh: 1m, silent_for: 3m, max_targets: 5, max_sites: 3, exempt: [10.0.0.0/8]}
 geo: {overrides: [{prefix: 10.20.0.0/16, site: seoul}, {prefix: 10.30.0.0/16, country: JP}]}
 sites:
-  - {name: seoul, zone: z1, region: r1, location: {country: KR}, cost: 7, capacity: {sessions: 10, bandwidth: 20kbps, resume: 80%, hold: 5m, shed_from: 70%}}
+  - {name: seoul, zone: z1, region: r1, location: {country: KR}, cost: 7, capacity: {sessions: 10, bandwidth: 20kbps, resume: 80%, hold: 5m, shed_from: 70%, cascade_guard: true}}
 zones: [{name: gslb.test, file: gslb.test.zone}]
 services:
   - name: www.gslb.test
@@ -77,7 +77,7 @@ evacuation: {exec: {command: [/bin/sh, -e], timeout: 3m}}
 		},
 		Sites: []state.SiteConfig{{
 			Name: "seoul", Zone: "z1", Region: "r1", Location: geo.Location{Continent: "AS", Country: "KR"}, Cost: 7,
-			SessionsLimit: 10, BandwidthLimit: 20000, Resume: 0.8, Hold: 5 * time.Minute, ShedFrom: 0.7,
+			SessionsLimit: 10, BandwidthLimit: 20000, Resume: 0.8, Hold: 5 * time.Minute, ShedFrom: 0.7, CascadeGuard: true,
 		}},
 		Services: []state.ServiceConfig{{
 			Name: "www.gslb.test", Aliases: []string{"w.gslb.test"}, TTL: 20, Answers: 2, MinHealthy: state.Threshold{Share: 0.5},

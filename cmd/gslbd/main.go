@@ -1,7 +1,7 @@
 // Command gslbd is an authoritative DNS server for global server load balancing.
 //
 //	gslbd --config F          serves
-//	gslbd check --config F    validates the configuration, zones and databases, and says all that is wrong
+//	gslbd check --config F    validates the configuration, zones and databases, runs its tests, and says all that is wrong
 //	gslbd keygen --zone Z --directory D   makes a DNSSEC key
 //	gslbd version
 //
@@ -60,20 +60,34 @@ func command() *cobra.Command {
 	})
 	root.AddCommand(&cobra.Command{
 		Use:   "check --config FILE",
-		Short: "validate the configuration, zones and databases",
+		Short: "validate the configuration, zones and databases, and run its tests",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if path == "" {
 				return usageError{errors.New("gslbd: --config FILE is required")}
 			}
-			g, _, err := load(path, nil)
+			g, db, err := load(path, nil)
 			if err != nil {
 				return usageError{err}
+			}
+			failed, err := failedTests(g.config, db)
+			if err != nil {
+				return err
 			}
 			for _, w := range g.warnings {
 				fmt.Fprintln(cmd.OutOrStdout(), "warning: "+w)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %d zones, %d sites, %d services\n", path, len(g.config.Zones), len(g.config.Sites), len(g.config.Services))
+			if len(failed) > 0 {
+				for _, f := range failed {
+					fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", path, f)
+				}
+				return usageError{fmt.Errorf("%s: %d of %d tests fail", path, len(failed), len(g.config.Tests))}
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %d zones, %d sites, %d services", path, len(g.config.Zones), len(g.config.Sites), len(g.config.Services))
+			if n := len(g.config.Tests); n > 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "; %d tests pass", n)
+			}
+			fmt.Fprintln(cmd.OutOrStdout())
 			return nil
 		},
 	}, keygenCommand(), &cobra.Command{

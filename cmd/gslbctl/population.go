@@ -1,0 +1,285 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+
+	"gslbd/cmd/rehearse"
+	"gslbd/config"
+	"gslbd/state"
+)
+
+const (
+	// mostQueries is the longest log, so that a file that is none does not fill the memory.
+	mostQueries = 10_000_000
+	// mostResolvers is the largest population, services times clients.
+	mostResolvers = 2_000_000
+)
+
+// An asking is who asks for what: queries of a log, and clients that are weighed. Either may be absent.
+type asking struct {
+	log     []rehearse.Query // LDNS is invalid where the log does not tell
+	clients []weighed
+	skipped int               // queries of other types than A and AAAA
+	names   map[string]string // of the log, each once in memory
+}
+
+type weighed struct {
+	state.Client
+	weight float64
+}
+
+// read reads the files that say who asks. A format is one function here: it turns lines into an asking.
+func (sim *simulation) read() (*asking, error) {
+	a := &asking{names: map[string]string{}}
+	if sim.clients != "" {
+		if err := eachLine(sim.clients, a.client); err != nil {
+			return nil, err
+		}
+		if len(a.clients) == 0 {
+			return nil, usageError{fmt.Errorf("--clients: %s names no client", sim.clients)}
+		}
+	}
+	if sim.queries != "" {
+		if err := eachLine(sim.queries, a.query); err != nil {
+			return nil, err
+		}
+		if len(a.log) == 0 {
+			return nil, usageError{fmt.Errorf("--queries: %s has no query for A or AAAA", sim.queries)}
+		}
+		if len(a.clients) == 0 && !a.log[0].LDNS.IsValid() {
+			return nil, usageError{fmt.Errorf("--queries: %s does not tell who asks: add the resolver's address to each line, or give --clients", sim.queries)}
+		}
+	}
+	return a, nil
+}
+
+// eachLine calls read with the number and the text of every line that says something.
+func eachLine(path string, read func(n int, text string) error) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for n := 1; lines.Scan(); n++ {
+		text := strings.TrimSpace(lines.Text())
+		if text == "" || text[0] == '#' || text[0] == ';' {
+			continue
+		}
+		if err := read(n, text); err != nil {
+			return usageError{fmt.Errorf("%s:%d: %w", path, n, err)}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// query reads "name type [resolver [subnet]]".
+func (a *asking) query(_ int, text string) error {
+	words := strings.Fields(text)
+	if len(words) < 2 || len(words) > 4 {
+		return fmt.Errorf("%q is not a name, a type, and perhaps a resolver and a client subnet", text)
+	}
+	if len(a.log) == mostQueries {
+		return fmt.Errorf("there are more than %d queries", mostQueries)
+	}
+	name, known := a.names[words[0]]
+	if !known {
+		name = strings.ToLower(strings.TrimSuffix(words[0], "."))
+		a.names[strings.Clone(words[0])] = name
+	}
+	q := rehearse.Query{Service: name}
+	switch strings.ToUpper(words[1]) {
+	case "A":
+	case "AAAA":
+		q.Family = state.V6
+	default:
+		a.skipped++
+		return nil
+	}
+	if len(words) > 2 {
+		var err error
+		if q.Client, err = parseClient(words[2], strings.Join(words[3:], "")); err != nil {
+			return err
+		}
+	}
+	if len(a.log) > 0 && q.LDNS.IsValid() != a.log[0].LDNS.IsValid() {
+		return errors.New("some queries tell who asks and some do not")
+	}
+	a.log = append(a.log, q)
+	return nil
+}
+
+// client reads "resolver[,weight[,subnet]]"; the first line may name the columns.
+func (a *asking) client(n int, text string) error {
+	cells := strings.Split(text, ",")
+	for i := range cells {
+		cells[i] = strings.TrimSpace(cells[i])
+	}
+	if n == 1 && strings.EqualFold(cells[0], "resolver") {
+		return nil
+	}
+	if len(cells) > 3 {
+		return fmt.Errorf("%q is not a resolver, and perhaps its weight and a client subnet", text)
+	}
+	if len(a.clients) == mostResolvers {
+		return fmt.Errorf("there are more than %d clients", mostResolvers)
+	}
+	cells = append(cells, "", "")
+	w := weighed{weight: 1}
+	var err error
+	if w.Client, err = parseClient(cells[0], cells[2]); err != nil {
+		return err
+	}
+	if cells[1] != "" {
+		if w.weight, err = strconv.ParseFloat(cells[1], 64); err != nil || !(w.weight > 0 && w.weight <= 1e12) {
+			return fmt.Errorf("%q is not a weight above 0", cells[1])
+		}
+	}
+	a.clients = append(a.clients, w)
+	return nil
+}
+
+func parseClient(resolver, subnet string) (state.Client, error) {
+	ldns, err := netip.ParseAddr(resolver)
+	if err != nil || ldns.Zone() != "" {
+		return state.Client{}, fmt.Errorf("%q is not the IP address of a resolver", resolver)
+	}
+	c := state.Client{LDNS: ldns.Unmap()}
+	if subnet == "" {
+		return c, nil
+	}
+	if c.ECS, err = netip.ParsePrefix(subnet); err != nil || c.ECS != c.ECS.Masked() {
+		return state.Client{}, fmt.Errorf("%q is not a prefix such as 203.0.113.0/24", subnet)
+	}
+	return c, nil
+}
+
+// queries returns those of the log, with clients drawn by their weight where it does not tell; without a log, count of them
+// in equal parts for the services.
+func (a *asking) queries(c *config.Config, count int, seed uint64) ([]rehearse.Query, error) {
+	if len(a.log) > 0 && a.log[0].LDNS.IsValid() {
+		return a.log, nil
+	}
+	rng := rand.New(rand.NewPCG(seed, 2))
+	sums := make([]float64, len(a.clients))
+	sum := 0.0
+	for i, w := range a.clients {
+		sum += w.weight
+		sums[i] = sum
+	}
+	draw := func() state.Client {
+		i := sort.SearchFloat64s(sums, rng.Float64()*sum)
+		return a.clients[min(i, len(a.clients)-1)].Client
+	}
+	if len(a.log) > 0 {
+		for i := range a.log {
+			a.log[i].Client = draw()
+		}
+		return a.log, nil
+	}
+	if len(c.Services) == 0 {
+		return nil, usageError{errors.New("the configuration has no services to ask for")}
+	}
+	list := make([]rehearse.Query, count)
+	for i := range list {
+		s := &c.Services[i%len(c.Services)]
+		list[i] = rehearse.Query{Service: s.Name, Family: family(s), Client: draw()}
+	}
+	return list, nil
+}
+
+// family returns the one that clients ask a service for: IPv4, if it has it.
+func family(s *config.Service) state.Family {
+	for _, m := range s.Members {
+		if m.CNAME != "" || slices.ContainsFunc(m.Addresses, netip.Addr.Is4) {
+			return state.V4
+		}
+	}
+	return state.V6
+}
+
+// population returns who asks for what, and how much of it: of the log, each client of a service by how often it asks;
+// else each client asks for every service alike.
+func (a *asking) population(c *config.Config) ([]rehearse.Resolver, error) {
+	type key struct {
+		service string
+		client  state.Client
+	}
+	weights := map[key]float64{}
+	var order []key
+	add := func(k key, weight float64) {
+		if weights[k] == 0 {
+			order = append(order, k)
+		}
+		weights[k] += weight
+	}
+	services := map[string]float64{}
+	for _, q := range a.log {
+		if q.LDNS.IsValid() {
+			add(key{q.Service, q.Client}, 1)
+			continue
+		}
+		services[q.Service]++
+	}
+	if len(a.log) == 0 {
+		for i := range c.Services {
+			services[c.Services[i].Name] = 1
+		}
+	}
+	names := make([]string, 0, len(services))
+	for name := range services {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, cmp.Compare[string])
+	if len(names)*len(a.clients)+len(order) > mostResolvers {
+		return nil, usageError{fmt.Errorf("%d clients of %d services are more than %d resolvers: give fewer clients", len(a.clients), len(names), mostResolvers)}
+	}
+	for _, name := range names {
+		for _, w := range a.clients {
+			add(key{name, w.Client}, services[name]*w.weight)
+		}
+	}
+	list := make([]rehearse.Resolver, len(order))
+	for i, k := range order {
+		list[i] = rehearse.Resolver{Service: k.service, Client: k.client, Weight: weights[k]}
+	}
+	return list, nil
+}
+
+// addresses returns what round trips may be known of, at most so many: the heaviest clients, or the first of the log.
+func (a *asking) addresses(most int) []netip.Addr {
+	seen := map[netip.Addr]bool{}
+	var list []netip.Addr
+	add := func(c *state.Client) {
+		addr := c.LDNS
+		if c.ECS.Bits() > 0 {
+			addr = c.ECS.Addr()
+		}
+		if addr.IsValid() && !seen[addr] && len(list) < most {
+			seen[addr] = true
+			list = append(list, addr)
+		}
+	}
+	heaviest := slices.Clone(a.clients)
+	slices.SortStableFunc(heaviest, func(x, y weighed) int { return cmp.Compare(y.weight, x.weight) })
+	for i := range heaviest {
+		add(&heaviest[i].Client)
+	}
+	for i := range a.log {
+		add(&a.log[i].Client)
+	}
+	return list
+}
