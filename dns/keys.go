@@ -8,14 +8,12 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -379,7 +377,7 @@ func (k *ZoneKeys) look() (map[string]fileStamp, error) {
 // readKey reads the pair of files that begin with base.
 func (k *ZoneKeys) readKey(base string) (*zoneKey, error) {
 	public, private := base+".key", base+".private"
-	text, err := readKeyFile(public, 0)
+	text, _, err := readFile(public, 0, maxKeyFile)
 	if err != nil {
 		return nil, err
 	}
@@ -402,7 +400,7 @@ func (k *ZoneKeys) readKey(base string) (*zoneKey, error) {
 	case !strings.EqualFold(filepath.Base(base), keyFileName(k.name, k.algorithm, tag)):
 		return nil, fmt.Errorf("%s holds the key %s: give the file that name", public, keyFileName(k.name, k.algorithm, tag))
 	}
-	if text, err = readKeyFile(private, 0o077); err != nil {
+	if text, _, err = readFile(private, 0o077, maxKeyFile); err != nil {
 		return nil, err
 	}
 	secret, err := key.NewPrivateKey(string(text))
@@ -442,28 +440,6 @@ func (k *zoneKey) metadata(text []byte) error {
 		*at = t
 	}
 	return nil
-}
-
-// readKeyFile reads a file that must have none of the permissions in refused.
-func readKeyFile(file string, refused os.FileMode) ([]byte, error) {
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a pipe would wait for its writer
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	switch mode := info.Mode(); {
-	case !mode.IsRegular():
-		return nil, fmt.Errorf("%s is not a file", file)
-	case mode.Perm()&refused != 0:
-		return nil, fmt.Errorf("%s can be read or written by others than its owner (mode %04o): run chmod 600 %s", file, mode.Perm(), file)
-	case info.Size() > maxKeyFile:
-		return nil, fmt.Errorf("%s has more than %d octets, and cannot be meant", file, maxKeyFile)
-	}
-	return io.ReadAll(io.LimitReader(f, maxKeyFile))
 }
 
 // refresh reads the directory again if its files are not those in force, and two looks in a row found them the same: they are

@@ -45,43 +45,43 @@ type Certificate struct {
 // only. The error names the setting, the file and what to do.
 func LoadCertificate(file, keyFile string) (*Certificate, error) {
 	c := &Certificate{file: file, keyFile: keyFile}
-	chain, err := c.read(0, file, 0)
+	chain, chainStamp, err := readFile(file, 0, maxCertificateFile)
 	if err != nil {
 		return nil, fmt.Errorf("dns.tls.certificate: %w", err)
 	}
-	key, err := c.read(1, keyFile, 0o077)
+	key, keyStamp, err := readFile(keyFile, 0o077, maxCertificateFile)
 	if err != nil {
 		return nil, fmt.Errorf("dns.tls.key: %w", err)
 	}
+	c.stamps = [2]fileStamp{chainStamp, keyStamp}
 	if c.pair, err = tls.X509KeyPair(chain, key); err != nil {
 		return nil, fmt.Errorf("dns.tls.certificate: %s with dns.tls.key %s: %w: give PEM files of the certificate with its chain and of the private key that belongs to it", file, keyFile, err)
 	}
 	return c, nil
 }
 
-// read reads one of the two files, which must have none of the permissions in refused.
-func (c *Certificate) read(i int, file string, refused os.FileMode) ([]byte, error) {
+// readFile reads a file of at most most octets that has none of the permissions in refused, and returns its stamp as well.
+func readFile(file string, refused os.FileMode, most int64) ([]byte, fileStamp, error) {
 	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a pipe would wait for its writer
 	if err != nil {
-		return nil, err
+		return nil, fileStamp{}, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, err
+		return nil, fileStamp{}, err
 	}
 	switch mode := info.Mode(); {
 	case !mode.IsRegular():
-		return nil, fmt.Errorf("%s is not a file", file)
+		return nil, fileStamp{}, fmt.Errorf("%s is not a file", file)
 	case mode.Perm()&refused != 0:
-		return nil, fmt.Errorf("%s can be read or written by others than its owner (mode %04o): run chmod 600 %s", file, mode.Perm(), file)
+		return nil, fileStamp{}, fmt.Errorf("%s can be read or written by others than its owner (mode %04o): run chmod 600 %s", file, mode.Perm(), file)
 	}
-	c.stamps[i] = stampOf(info)
-	data, err := io.ReadAll(io.LimitReader(f, maxCertificateFile+1))
-	if err == nil && len(data) > maxCertificateFile {
-		err = fmt.Errorf("%s has more than 1 MiB, and cannot be meant", file)
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = fmt.Errorf("%s has more than %d octets, and cannot be meant", file, most)
 	}
-	return data, err
+	return data, stampOf(info), err
 }
 
 // problem says why clients that check the certificate will not take it at the time now; "": they may.

@@ -418,7 +418,7 @@ func TestLoadCertificateErrors(t *testing.T) {
 		{filepath.Join(dir, "none"), key, "dns.tls.certificate: open " + dir + "/none: no such file"},
 		{certificate, dir, "dns.tls.key: " + dir + " is not a file"},
 		{certificate, open, "dns.tls.key: " + open + " can be read or written by others than its owner (mode 0640): run chmod 600 " + open},
-		{large, key, "dns.tls.certificate: " + large + " has more than 1 MiB"},
+		{large, key, "dns.tls.certificate: " + large + " has more than 1048576 octets"},
 		{certificate, other, "dns.tls.certificate: " + certificate + " with dns.tls.key " + other + ": tls: private key does not match"},
 		{key, key, "give PEM files of the certificate"},
 	} {
