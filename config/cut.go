@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -151,6 +152,12 @@ func (d *decoder) attach(n *yaml.Node, lists []*cutList) bool {
 // read returns the nodes of the piece's entries, with the lines of the file; nil: it is no list of that many entries by
 // itself, so that the file must be read as a whole.
 func (p *piece) read() []*yaml.Node {
+	if entries, ok := readPlain(p.text, p.line); ok {
+		if len(entries) != p.count {
+			return nil
+		}
+		return entries
+	}
 	var doc yaml.Node
 	if err := yaml.Unmarshal(p.text, &doc); err != nil || len(doc.Content) == 0 {
 		return nil
@@ -170,43 +177,62 @@ func shift(n *yaml.Node, lines int) {
 	}
 }
 
-// decodeCut decodes the entries of l. One without fault leaves no trace of where it was written. Two readers, in turn, are
-// ahead of it by a piece each, since reading takes twice as long.
+// decodeCut decodes the entries of l, on two cores. One without fault leaves no trace of where it was written.
 func (d *decoder) decodeCut(l *cutList, elem field, path string) reflect.Value {
 	l.typ = elem.typ
 	d.cutAt[path] = l
-	out := reflect.MakeSlice(reflect.SliceOf(elem.typ), 0, l.count)
+	out := reflect.MakeSlice(reflect.SliceOf(elem.typ), l.count, l.count)
+	type result struct {
+		nodes  []*yaml.Node // nil: it must be read as a whole
+		faulty []int        // of nodes
+	}
+	var ahead [2]chan result // by goroutine; never closed
+	var running sync.WaitGroup
 	done := make(chan struct{}) // closed when no more pieces are wanted
+	defer running.Wait()
 	defer close(done)
-	var ahead [2]chan []*yaml.Node // by reader; never closed
-	for r := range ahead {
-		ahead[r] = make(chan []*yaml.Node, 1)
-		go func() {
-			for i := r; i < len(l.pieces); i += len(ahead) {
+	for g := range ahead {
+		ahead[g] = make(chan result, 1)
+		quiet := d.another()
+		quiet.quiet, quiet.entries = true, d.entries
+		running.Go(func() {
+			for i := g; i < len(l.pieces); i += len(ahead) {
+				r := result{nodes: l.pieces[i].read()}
+				for j, e := range r.nodes {
+					quiet.tripped = false
+					out.Index(l.pieces[i].first + j).Set(quiet.entry(e, elem, ""))
+					if quiet.tripped {
+						r.faulty = append(r.faulty, j)
+					}
+				}
 				select {
-				case ahead[r] <- l.pieces[i].read():
+				case ahead[g] <- r:
 				case <-done:
 					return
 				}
 			}
-		}()
+		})
 	}
 	for i := range l.pieces {
-		nodes := <-ahead[i%len(ahead)]
-		if nodes == nil {
+		r := <-ahead[i%len(ahead)]
+		if r.nodes == nil {
 			d.torn = true
 			return out
 		}
-		for _, e := range nodes {
-			d.quiet, d.tripped = true, false
-			v := d.entry(e, elem, "")
-			if d.quiet = false; d.tripped {
-				v = d.entry(e, elem, at(path, out.Len()))
-			}
-			out = reflect.Append(out, v)
+		for _, j := range r.faulty {
+			index := l.pieces[i].first + j
+			out.Index(index).Set(d.entry(r.nodes[j], elem, at(path, index)))
 		}
 	}
 	return out
+}
+
+// another returns a decoder of entries of the same file, which has found nothing yet.
+func (d *decoder) another() *decoder {
+	return &decoder{
+		file: d.file, origin: map[string]origin{}, failed: map[string]bool{}, known: d.known,
+		fields: map[reflect.Type][]field{}, blanks: map[blank]reflect.Value{},
+	}
 }
 
 // fill gives n the nodes of all entries of l. It reports whether they could be read in pieces.
@@ -237,7 +263,7 @@ func (d *decoder) recall(path string) {
 		if d.recalledFrom != p {
 			d.recalledFrom, d.recalledNodes = p, p.read()
 		}
-		again := &decoder{file: d.file, origin: map[string]origin{}, failed: map[string]bool{}, fields: d.fields, blanks: d.blanks}
+		again := d.another()
 		again.entry(d.recalledNodes[index-p.first], field{typ: l.typ}, entry)
 		d.recalled, d.recalledOrigin = entry, again.origin
 	}

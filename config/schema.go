@@ -68,26 +68,33 @@ type field struct {
 	kinds []string // see kindField: those that it belongs to; nil: all
 }
 
-// Tags are those of a field, by their names: reflect looks through all of them for every one.
-type tags map[string]string
+// Tags are those of a field. They are few, and asked for at every value: neither reflect's nor a map's search is as short.
+type tags []struct{ name, text string }
 
 func newTags(t reflect.StructTag) tags {
-	out := tags{}
+	var out tags
 	for _, name := range []string{"default", "required", "min", "max", "size", "repeat", "enum", "as", "off", "for", "later"} {
 		if text, ok := t.Lookup(name); ok {
-			out[name] = text
+			out = append(out, struct{ name, text string }{name, text})
 		}
 	}
 	return out
 }
 
 // Get returns the tag's text, "" without it.
-func (t tags) Get(name string) string { return t[name] }
+func (t tags) Get(name string) string {
+	text, _ := t.Lookup(name)
+	return text
+}
 
 // Lookup returns the tag's text, and whether there is such a tag.
 func (t tags) Lookup(name string) (text string, ok bool) {
-	text, ok = t[name]
-	return text, ok
+	for i := range t {
+		if t[i].name == name {
+			return t[i].text, true
+		}
+	}
+	return "", false
 }
 
 // A setting is a key of the root, at any depth.
@@ -305,8 +312,30 @@ type pair struct {
 
 // pairs returns the entries of a mapping, those of merge keys (<<) after its own, without those that its own replace.
 func (d *decoder) pairs(n *yaml.Node, path string, depth int) []pair {
-	var own, merged []pair
-	seen := map[string]int{}
+	const few = 16 // keys: no map finds one of them sooner
+	var merged []pair
+	own := make([]pair, 0, len(n.Content)/2)
+	var lines map[string]int
+	if len(n.Content)/2 > few {
+		lines = make(map[string]int, len(n.Content)/2)
+	}
+	seen := func(key string) (line int) {
+		if lines != nil {
+			return lines[key]
+		}
+		for i := range own {
+			if own[i].key == key {
+				return own[i].line
+			}
+		}
+		return 0
+	}
+	add := func(p pair) {
+		own = append(own, p)
+		if lines != nil {
+			lines[p.key] = p.line
+		}
+	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
 		at := origin{line: k.Line}
@@ -315,17 +344,15 @@ func (d *decoder) pairs(n *yaml.Node, path string, depth int) []pair {
 			merged = append(merged, d.merge(v, path, depth)...)
 		case k.Kind != yaml.ScalarNode || k.ShortTag() != "!!str":
 			d.failAt(at, path, "line %d has a key that is not a word", k.Line)
-		case seen[k.Value] > 0:
-			d.failAt(at, join(path, k.Value), "is written twice, first on line %d", seen[k.Value])
+		case seen(k.Value) > 0:
+			d.failAt(at, join(path, k.Value), "is written twice, first on line %d", seen(k.Value))
 		default:
-			seen[k.Value] = k.Line
-			own = append(own, pair{k.Value, k.Line, v})
+			add(pair{k.Value, k.Line, v})
 		}
 	}
 	for _, p := range merged {
-		if seen[p.key] == 0 {
-			seen[p.key] = p.line
-			own = append(own, p)
+		if seen(p.key) == 0 {
+			add(p)
 		}
 	}
 	return own
