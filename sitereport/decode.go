@@ -1,12 +1,12 @@
 package sitereport
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -23,29 +23,33 @@ var ErrTooLarge = errors.New("the report is too large")
 // returns half a report. Unknown fields are ignored, because agents and servers are upgraded at different times; null
 // is the same as absent. Names of fields are compared exactly.
 //
-// It reads token by token, and not into the structs by reflection, so that counts are bounded while reading: four
+// It reads value by value, and not into the structs by reflection, so that counts are bounded while reading: four
 // megabytes of "{},{}," must not become hundreds of megabytes of structs.
 func Decode(r io.Reader, limit int64) (*Report, error) {
-	lr := &io.LimitedReader{R: r, N: limit + 1}
-	d := decoder{json: json.NewDecoder(lr)}
-	d.json.UseNumber()
-	var rep Report
-	err := d.report(&rep)
-	if err == nil {
-		err = d.end()
-	}
-	if lr.N <= 0 {
+	body, err := io.ReadAll(io.LimitReader(r, limit+1))
+	d := decoder{text: string(body)}
+	switch {
+	case int64(len(body)) > limit:
 		return nil, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, d.cutOff()
+	case err != nil:
+		return nil, fmt.Errorf("the report cannot be read: %w", err)
 	}
-	if err != nil {
+	var rep Report
+	if err := d.report(&rep); err != nil {
 		return nil, err
+	}
+	if d.next(); d.at < len(d.text) {
+		return nil, errors.New("there is more after the report: send one JSON object")
 	}
 	return &rep, nil
 }
 
-// A decoder reads JSON tokens and knows where it is.
+// A decoder reads the report value by value and knows where it is.
 type decoder struct {
-	json    *json.Decoder
+	text    string // what is kept of it is copied, or 20 bytes would keep four megabytes
+	at      int    // everything before is read
 	path    []step
 	servers int // read so far, behind all virtual servers
 	drained int // likewise, of those in drain
@@ -76,96 +80,71 @@ func (d *decoder) errorf(format string, args ...any) error {
 	return errors.New(b.String())
 }
 
-// failed explains an error of the JSON decoder or of the connection.
-func (d *decoder) failed(err error) error {
-	var syntax *json.SyntaxError
-	switch {
-	case errors.Is(err, io.EOF) && len(d.path) == 0 && d.json.InputOffset() == 0:
-		return errors.New("there is no report: the body is empty")
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return d.errorf("the report is cut off after %d bytes", d.json.InputOffset())
-	case errors.As(err, &syntax):
-		return d.errorf("not JSON: %s (byte %d)", syntax, syntax.Offset)
-	}
-	return d.errorf("%s", err)
-}
-
-func (d *decoder) token() (json.Token, error) {
-	t, err := d.json.Token()
-	if err != nil {
-		return nil, d.failed(err)
-	}
-	return t, nil
-}
-
-// end reads to the end, so that a report is not accepted before all of it is here.
-func (d *decoder) end() error {
-	_, err := d.json.Token()
-	var syntax *json.SyntaxError
-	switch {
-	case err == io.EOF:
-		return nil
-	case err == nil, errors.As(err, &syntax):
-		return errors.New("there is more after the report: send one JSON object")
-	}
-	return d.failed(err)
-}
-
 // object reads an object with the given fields; read reads the value of one.
 func (d *decoder) object(fields []string, read func(field string) error) error {
 	t, err := d.token()
-	if err != nil {
+	if err != nil || t.kind == 'n' {
 		return err
 	}
-	if t == nil {
+	if t.kind != '{' {
+		return d.errorf("%s where an object belongs", t)
+	}
+	if d.take('}') {
 		return nil
 	}
-	if t != json.Delim('{') {
-		return d.errorf("%s where an object belongs", kind(t))
-	}
 	var seen uint
-	for d.json.More() {
-		key, err := d.token()
+	for {
+		if d.next() != '"' {
+			return d.notJSON()
+		}
+		key, err := d.string()
 		if err != nil {
 			return err
 		}
-		at := -1
-		for i, f := range fields {
-			if f == key {
-				at = i
+		at := slices.Index(fields, key)
+		if at >= 0 {
+			d.path = append(d.path, step{field: fields[at]})
+			if seen&(1<<at) != 0 {
+				return d.errorf("given twice")
 			}
+			seen |= 1 << at
 		}
-		if at < 0 {
-			var ignored json.RawMessage
-			if err := d.json.Decode(&ignored); err != nil {
-				return d.failed(err)
-			}
-			continue
+		if !d.take(':') {
+			return d.notJSON()
 		}
-		d.path = append(d.path, step{field: fields[at]})
-		if seen&(1<<at) != 0 {
-			return d.errorf("given twice")
+		if at >= 0 {
+			err = read(fields[at])
+		} else {
+			err = d.skip(0)
 		}
-		seen |= 1 << at
-		if err := read(fields[at]); err != nil {
+		if err != nil {
 			return err
 		}
-		d.path = d.path[:len(d.path)-1]
+		if at >= 0 {
+			d.path = d.path[:len(d.path)-1]
+		}
+		switch {
+		case d.take('}'):
+			return nil
+		case !d.take(','):
+			return d.notJSON()
+		}
 	}
-	_, err = d.token() // the closing brace
-	return err
 }
 
 // array reads an array of at most most values; read reads one.
 func (d *decoder) array(most int, read func() error) error {
 	t, err := d.token()
-	if err != nil || t == nil {
+	if err != nil || t.kind == 'n' {
 		return err
 	}
-	if t != json.Delim('[') {
-		return d.errorf("%s where a list belongs", kind(t))
+	if t.kind != '[' {
+		return d.errorf("%s where a list belongs", t)
 	}
-	for i := 0; d.json.More(); i++ {
+	if d.take(']') {
+		return nil
+	}
+	for i := 0; ; i++ {
 		if i == most {
 			return d.errorf("more than %d entries", most)
 		}
@@ -174,46 +153,30 @@ func (d *decoder) array(most int, read func() error) error {
 			return err
 		}
 		d.path = d.path[:len(d.path)-1]
-	}
-	_, err = d.token() // the closing bracket
-	return err
-}
-
-// kind names a token in an error.
-func kind(t json.Token) string {
-	switch t := t.(type) {
-	case nil:
-		return "null"
-	case bool:
-		return "a truth value"
-	case json.Number:
-		return "a number"
-	case string:
-		return "a string"
-	case json.Delim:
-		if t == '[' {
-			return "a list"
+		switch {
+		case d.take(']'):
+			return nil
+		case !d.take(','):
+			return d.notJSON()
 		}
 	}
-	return "an object"
 }
 
-// text reads a string.
-func (d *decoder) text() (string, error) {
+// string reads a string, which may be a part of the report's text.
+func (d *decoder) string() (string, error) {
 	t, err := d.token()
-	if err != nil || t == nil {
+	switch {
+	case err != nil || t.kind == 'n':
 		return "", err
+	case t.kind != '"':
+		return "", d.errorf("%s where a string belongs", t)
 	}
-	s, ok := t.(string)
-	if !ok {
-		return "", d.errorf("%s where a string belongs", kind(t))
-	}
-	return s, nil
+	return t.string(), nil
 }
 
 // name reads a string that names something: it ends up in logs, in telemetry and on terminals.
 func (d *decoder) name(into *string) error {
-	s, err := d.text()
+	s, err := d.string()
 	if err != nil {
 		return err
 	}
@@ -225,14 +188,14 @@ func (d *decoder) name(into *string) error {
 			return d.errorf("%q has a character that cannot be printed", s)
 		}
 	}
-	*into = s
+	*into = strings.Clone(s)
 	return nil
 }
 
 // reason reads a text for people. What a health check was told by a server may be anything, and a site must not be
 // unheard because of it; so it is made printable and short.
 func (d *decoder) reason(into *string) error {
-	s, err := d.text()
+	s, err := d.string()
 	if err != nil {
 		return err
 	}
@@ -249,100 +212,84 @@ func (d *decoder) reason(into *string) error {
 		}
 		s = s[:cut] + "…"
 	}
-	*into = strings.TrimSpace(s)
+	*into = strings.Clone(strings.TrimSpace(s))
 	return nil
 }
 
 // word reads one of the given words.
 func (d *decoder) word(into *string, words ...string) error {
-	var s string
-	if err := d.name(&s); err != nil {
-		return err
-	}
-	for _, w := range words {
-		if s == w {
-			*into = s
-			return nil
-		}
-	}
-	if s == "" {
+	s, err := d.string()
+	if at := slices.Index(words, s); err == nil && at >= 0 {
+		*into = words[at]
 		return nil
 	}
-	return d.errorf("%q is not one of %s", s, strings.Join(words, ", "))
+	if err != nil || s == "" {
+		return err
+	}
+	return d.errorf("%q is not one of %s", shorten(s), strings.Join(words, ", "))
 }
 
-// number reads a number of 0 to most; nil for null.
-func (d *decoder) number(most float64) (*float64, error) {
+// number reads a number of 0 to most; given is false for null.
+func (d *decoder) number(most float64) (v float64, given bool, err error) {
 	t, err := d.token()
-	if err != nil || t == nil {
-		return nil, err
+	switch {
+	case err != nil || t.kind == 'n':
+		return 0, false, err
+	case t.kind != '0':
+		return 0, false, d.errorf("%s where a number belongs", t)
 	}
-	n, ok := t.(json.Number)
-	if !ok {
-		return nil, d.errorf("%s where a number belongs", kind(t))
+	v, err = strconv.ParseFloat(t.text, 64)
+	if err != nil || v < 0 || v > most {
+		return 0, false, d.errorf("%s is not between 0 and %s", shorten(t.text), strconv.FormatFloat(most, 'f', -1, 64))
 	}
-	v, err := n.Float64()
-	if err != nil || math.IsNaN(v) || v < 0 || v > most {
-		return nil, d.errorf("%s is not between 0 and %s", shorten(n.String()), strconv.FormatFloat(most, 'f', -1, 64))
-	}
-	return &v, nil
+	return v, true, nil
 }
 
-// whole reads a whole number of 0 to most, which is below 2^53; nil for null. 3e5 and 3.0 are whole.
-func (d *decoder) whole(most float64) (*uint64, error) {
-	v, err := d.number(most)
-	if err != nil || v == nil {
-		return nil, err
+// whole reads a whole number of 0 to most, which is below 2^53. 3e5 and 3.0 are whole.
+func (d *decoder) whole(most float64) (u uint64, given bool, err error) {
+	v, given, err := d.number(most)
+	if err == nil && v != math.Trunc(v) {
+		err = d.errorf("%v is not a whole number", v)
 	}
-	if *v != math.Trunc(*v) {
-		return nil, d.errorf("%v is not a whole number", *v)
-	}
-	u := uint64(*v)
-	return &u, nil
+	return uint64(v), given, err
 }
 
 // rate reads a rate of 0 to most and rounds it, since who computes a rate seldom gets a whole number.
-func (d *decoder) rate(most float64) (*uint64, error) {
-	v, err := d.number(most)
-	if err != nil || v == nil {
-		return nil, err
-	}
-	u := uint64(math.Round(*v))
-	return &u, nil
+func (d *decoder) rate(most float64) (u uint64, given bool, err error) {
+	v, given, err := d.number(most)
+	return uint64(math.Round(v)), given, err
 }
 
 // sequence reads any uint64; nil for null.
 func (d *decoder) sequence() (*uint64, error) {
 	t, err := d.token()
-	if err != nil || t == nil {
+	switch {
+	case err != nil || t.kind == 'n':
 		return nil, err
+	case t.kind != '0':
+		return nil, d.errorf("%s where a number belongs", t)
 	}
-	n, ok := t.(json.Number)
-	if !ok {
-		return nil, d.errorf("%s where a number belongs", kind(t))
-	}
-	v, err := strconv.ParseUint(n.String(), 10, 64)
+	v, err := strconv.ParseUint(t.text, 10, 64)
 	if err != nil {
-		return nil, d.errorf("%s is not a whole number between 0 and %d", shorten(n.String()), uint64(math.MaxUint64))
+		return nil, d.errorf("%s is not a whole number between 0 and %d", shorten(t.text), uint64(math.MaxUint64))
 	}
 	return &v, nil
 }
 
 func (d *decoder) truth(into *bool) error {
 	t, err := d.token()
-	if err != nil || t == nil {
+	switch {
+	case err != nil || t.kind == 'n':
 		return err
+	case t.kind != 't' && t.kind != 'f':
+		return d.errorf("%s where true or false belongs", t)
 	}
-	b, ok := t.(bool)
-	if !ok {
-		return d.errorf("%s where true or false belongs", kind(t))
-	}
-	*into = b
+	*into = t.kind == 't'
 	return nil
 }
 
 func (d *decoder) address(into *netip.Addr) error {
-	s, err := d.text()
+	s, err := d.string()
 	if err != nil || s == "" {
 		return err
 	}
@@ -355,7 +302,7 @@ func (d *decoder) address(into *netip.Addr) error {
 }
 
 func (d *decoder) prefix(into *netip.Prefix) error {
-	s, err := d.text()
+	s, err := d.string()
 	if err != nil || s == "" {
 		return err
 	}
@@ -436,13 +383,13 @@ func (d *decoder) load() (*Load, error) {
 	err := d.object([]string{"sessions", "new_sessions_per_second", "bits_per_second_in", "bits_per_second_out"}, func(field string) (err error) {
 		switch field {
 		case "sessions":
-			l.Sessions, err = d.whole(MaxSessions)
+			l.Sessions, err = pointer(d.whole(MaxSessions))
 		case "new_sessions_per_second":
-			l.NewSessions, err = d.number(MaxNewSessions)
+			l.NewSessions, err = pointer(d.number(MaxNewSessions))
 		case "bits_per_second_in":
-			l.BitsPerSecIn, err = d.rate(MaxBits)
+			l.BitsPerSecIn, err = pointer(d.rate(MaxBits))
 		case "bits_per_second_out":
-			l.BitsPerSecOut, err = d.rate(MaxBits)
+			l.BitsPerSecOut, err = pointer(d.rate(MaxBits))
 		}
 		return err
 	})
@@ -457,15 +404,13 @@ func (d *decoder) virtualServer() (v VirtualServer, err error) {
 		case "address":
 			return d.address(&v.Address)
 		case "port":
-			port, err := d.whole(65535)
-			if port != nil {
-				v.Port = uint16(*port)
-			}
+			port, _, err := d.whole(65535)
+			v.Port = uint16(port)
 			return err
 		case "protocol":
 			return d.word(&v.Protocol, "tcp", "udp")
 		case "sessions":
-			v.Sessions, err = d.whole(MaxSessions)
+			v.Sessions, err = pointer(d.whole(MaxSessions))
 		case "servers":
 			return d.array(MaxServers, func() error {
 				if d.servers++; d.servers > MaxServers {
@@ -537,17 +482,13 @@ func (d *decoder) rtt() (t RTT, err error) {
 		case "prefix":
 			return d.prefix(&t.Prefix)
 		case "rtt_ms":
-			t.Millis, err = d.number(MaxRTTMillis)
+			t.Millis, err = pointer(d.number(MaxRTTMillis))
 		case "lost":
 			return d.truth(&t.Lost)
 		case "method":
 			return d.word(&t.Method, "icmp", "dns", "tcp")
 		case "age_ms":
-			age, err := d.rate(MaxAgeMillis)
-			if age != nil {
-				t.AgeMS = *age
-			}
-			return err
+			t.AgeMS, _, err = d.rate(MaxAgeMillis)
 		}
 		return err
 	})

@@ -109,6 +109,12 @@ func TestDecodeRefuses(t *testing.T) {
 		{`{"site":"` + strings.Repeat("a", 256) + `"}`, `site: 256 bytes are more than 255`},
 		{`{"site":"a"} {}`, `there is more after the report`},
 		{`{"site":"a"}x`, `there is more after the report`},
+		{"{\"site\":\"a\"}\x00", `there is more after the report`},
+		{`{"site":"a\x"}`, `site: not JSON: invalid character 'x' in string escape code`},
+		{"{\"site\":\"a\n\"}", `site: not JSON: invalid character '\n' in string literal`},
+		{`{"site":"a","x":01}`, `not JSON: invalid character '1' after object key:value pair`},
+		{`{"site":"a","x":{"y":1,}}`, `not JSON`},
+		{`{"site":"a","rtts":[null,]}`, `rtts[0]: needs either a resolver or a prefix`},
 		{`{"site":"a"`, `the report is cut off after 11 bytes`},
 		{`{"site":"a","virtual_servers":[{"name":"v","servers":[{"na`, `virtual_servers[0].servers[0]: the report is cut off`},
 		{`{"site":"a","site":"b"}`, `site: given twice`},
@@ -239,11 +245,16 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(example))
 	f.Add([]byte(`{"site":"a","load":{"sessions":1e12},"rtts":[{"resolver":"::1","rtt_ms":60000,"age_ms":1e12}]}`))
 	f.Add([]byte(`{"site":"a","site":"b"}`))
+	f.Add([]byte(`{ "s\u0069te" : "a\n\ud83d\ude00", "x":[-0.5e+7,{"y":null},[],{}, true,false], "load":null}`))
 	f.Add([]byte("{\"site\":\"a\",\"virtual_servers\":[{\"name\":\"\xff\"}]}"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		r, err := Decode(strings.NewReader(string(body)), 1<<16)
 		if (r == nil) == (err == nil) {
 			t.Fatalf("%v with error %v", r, err)
+		}
+		broken := err != nil && (strings.Contains(err.Error(), "not JSON") || strings.Contains(err.Error(), "cut off"))
+		if valid := json.Valid(body); broken && valid || err == nil && !valid {
+			t.Fatalf("%v, and JSON: %t", err, valid)
 		}
 		if err != nil {
 			return
