@@ -31,9 +31,10 @@ test: ## run every test; those that need root or programs of the system say what
 race: ## run every test under the race detector
 	$(TESTS) -race $(PACKAGES)
 
-check: ## what to run before a push: format, vet, staticcheck, tests under the race detector, import graph
+check: ## what to run before a push: format, vet, other systems, staticcheck, tests under the race detector, import graph
 	@unformatted=$$($(GO) tool gofumpt -l .); test -z "$$unformatted" || { echo "not formatted, run 'go tool gofumpt -w .':"; echo "$$unformatted"; exit 1; }
 	$(GO) vet ./...
+	@for os in darwin freebsd; do GOOS=$$os CGO_ENABLED=0 $(GO) build ./... || exit 1; done
 	$(GO) tool staticcheck ./...
 	$(TESTS) -race $(PACKAGES)
 

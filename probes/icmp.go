@@ -32,17 +32,16 @@ func CanICMP(ipv6 bool) (ICMPMode, error) {
 	return mode, unix.Close(fd)
 }
 
-// icmpSocket opens a non-blocking ICMP socket in the first mode that is permitted.
+// icmpSocket opens an ICMP socket, non-blocking on Linux, in the first mode that is permitted.
 func icmpSocket(ipv6 bool) (fd int, mode ICMPMode, err error) {
 	family, protocol, name := unix.AF_INET, unix.IPPROTO_ICMP, "IPv4"
 	if ipv6 {
 		family, protocol, name = unix.AF_INET6, unix.IPPROTO_ICMPV6, "IPv6"
 	}
-	flags := unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
-	if fd, err = unix.Socket(family, unix.SOCK_DGRAM|flags, protocol); err == nil {
+	if fd, err = unix.Socket(family, unix.SOCK_DGRAM|socketFlags, protocol); err == nil {
 		return fd, Unprivileged, nil
 	}
-	if fd, err = unix.Socket(family, unix.SOCK_RAW|flags, protocol); err == nil {
+	if fd, err = unix.Socket(family, unix.SOCK_RAW|socketFlags, protocol); err == nil {
 		return fd, Raw, nil
 	}
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {

@@ -39,9 +39,9 @@ func checkOpenFiles(needed uint64, log *zap.Logger) error {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("gslbd: the limit of open files: %w", err)
 	}
-	if limit.Cur < needed {
+	if uint64(limit.Cur) < needed { // FreeBSD has int64
 		log.Warn("the limit of open files is too low: under load connections and checks will fail; raise LimitNOFILE of the unit (ulimit -Hn), or lower dns.tcp.max_connections",
-			zap.Uint64("limit", limit.Cur), zap.Uint64("needed", needed))
+			zap.Uint64("limit", uint64(limit.Cur)), zap.Uint64("needed", needed))
 	}
 	return nil
 }

@@ -264,7 +264,13 @@ func copySocket(c syscall.Conn) (*os.File, error) {
 
 // socketPair returns the two ends of a connection: ours, and one to pass to a process.
 func socketPair() (ours net.Conn, theirs *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	syscall.ForkLock.RLock() // not every system makes them with close-on-exec
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err == nil {
+		unix.CloseOnExec(fds[0])
+		unix.CloseOnExec(fds[1])
+	}
+	syscall.ForkLock.RUnlock()
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socketpair", err)
 	}

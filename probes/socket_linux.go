@@ -20,6 +20,8 @@ const receiveBuffer = 4 << 20
 // icmpFilter is ICMP_FILTER of linux/icmp.h, which x/sys does not name.
 const icmpFilter = 1
 
+const socketFlags = unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
+
 // A socket sends and receives datagrams, and tells when the kernel received them. send may be called while receive
 // waits; close ends both.
 type socket struct {
@@ -32,14 +34,6 @@ type socket struct {
 
 	closed   atomic.Bool
 	buf, oob []byte // owned by receive
-}
-
-// A datagram is what receive returns.
-type datagram struct {
-	payload []byte // valid until the next receive
-	from    netip.AddrPort
-	at      int64 // when the kernel received it, in wall clock nanoseconds; 0: unknown
-	quote   bool  // an ICMP error: payload is our own datagram, as far as it was quoted, and from whom it was for
 }
 
 // openICMP opens the one ICMP socket of a family.
@@ -80,7 +74,7 @@ func openDNS(v6 bool) (*socket, error) {
 	if v6 {
 		family = unix.AF_INET6
 	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|socketFlags, 0)
 	if err != nil {
 		return nil, fmt.Errorf("probes: UDP socket: %w", err)
 	}
