@@ -5,13 +5,12 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
+	"io"
 	"net/netip"
 	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 	"unsafe"
 
@@ -239,53 +238,113 @@ func dnsperf(core, port int, mode, file string, expected int, long time.Duration
 	return l, nil
 }
 
-// connect asks over TCP, with a connection for each query and some at a time.
+// sources is how many addresses a client has that opens a connection for each query: each connection's port is taken for a
+// minute after its end, or for a second where it may be used again.
+const sources = 16
+
+// source returns the client's address of this number.
+func source(i int) netip.Addr {
+	a := netip.MustParseAddr(clientAddress).As4()
+	a[3] += byte(i % sources)
+	return netip.AddrFrom4(a)
+}
+
+// connect asks over TCP from the present thread, with a connection for each query and some at a time.
 func connect(port int, q []byte, expected int, long time.Duration) (load, error) {
 	const atATime = 20
+	const patience = time.Second
 	message := slices.Concat([]byte{byte(len(q) >> 8), byte(len(q))}, q)
-	from, to := net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(clientAddress), 0)), fmt.Sprintf("%s:%d", serverAddress, port)
+	answer := make([]byte, 2048)
+	open := make([]unix.PollFd, atATime) // Fd below 0: none
+	for i := range open {
+		open[i].Fd = -1
+	}
+	var since [atATime]time.Time
+	var l load
+	opened := 0
 	begin := time.Now()
-	until := begin.Add(long)
-	var mu sync.Mutex
-	var sum load
-	var group sync.WaitGroup
-	for range atATime {
-		group.Go(func() {
-			var l load
-			answer := make([]byte, 2048)
-			dialer := net.Dialer{LocalAddr: from, Deadline: until.Add(time.Second)}
-			for time.Now().Before(until) {
-				conn, err := dialer.Dial("tcp", to)
+	for waiting := true; waiting; {
+		now := time.Now()
+		more := now.Sub(begin) < long
+		waiting = more
+		for i := range open {
+			if open[i].Fd < 0 && more {
+				fd, err := connection(source(opened), port)
 				if err != nil {
 					l.lost++
-					time.Sleep(time.Millisecond)
+				}
+				open[i], since[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT}, now
+				opened++
+			}
+			waiting = waiting || open[i].Fd >= 0
+		}
+		if _, err := unix.Poll(open, 10); err != nil && err != unix.EINTR {
+			return l, fmt.Errorf("poll: %w", err)
+		}
+		for i := range open {
+			fd := int(open[i].Fd)
+			switch {
+			case fd < 0 || open[i].Revents == 0 && now.Sub(since[i]) < patience:
+				continue
+			case open[i].Revents == 0:
+				l.lost++
+			case open[i].Events == unix.POLLOUT:
+				if _, err := unix.Write(fd, message); err == nil {
+					open[i].Events = unix.POLLIN
 					continue
 				}
-				_ = conn.SetDeadline(until.Add(time.Second))
-				_, err = conn.Write(message)
-				n := 0
-				for err == nil && (n < 14 || n < 2+int(answer[0])<<8+int(answer[1])) {
-					var more int
-					more, err = conn.Read(answer[n:])
-					n += more
-				}
-				conn.Close()
+				l.lost++
+			default:
+				size, err := readMessage(fd, answer)
 				switch {
 				case err != nil:
 					l.lost++
+				case !right(answer[2:size], expected):
+					l.wrong++
+					fallthrough
 				default:
 					l.answered++
-					if !right(answer[2:n], expected) {
-						l.wrong++
-					}
 				}
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			sum.answered, sum.lost, sum.wrong = sum.answered+l.answered, sum.lost+l.lost, sum.wrong+l.wrong
-		})
+			unix.Close(fd)
+			open[i].Fd = -1
+		}
 	}
-	group.Wait()
-	sum.took = time.Since(begin)
-	return sum, nil
+	l.took = time.Since(begin)
+	return l, nil
+}
+
+// connection returns one that is being opened, without waiting for it; -1: it cannot be.
+func connection(from netip.Addr, port int) (int, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	err = errors.Join(
+		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1), // the port is chosen with the peer known
+		unix.Bind(fd, &unix.SockaddrInet4{Addr: from.As4()}))
+	if err == nil {
+		err = unix.Connect(fd, &unix.SockaddrInet4{Addr: netip.MustParseAddr(serverAddress).As4(), Port: port})
+	}
+	if err != nil && err != unix.EINPROGRESS {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// readMessage reads one message with its length into b, and returns its size.
+func readMessage(fd int, b []byte) (size int, err error) {
+	for size < 14 || size < 2+int(b[0])<<8+int(b[1]) {
+		n, err := unix.Read(fd, b[size:])
+		switch {
+		case err == unix.EINTR || err == unix.EAGAIN: // the rest of the message is on its way
+		case err != nil:
+			return 0, err
+		case n == 0:
+			return 0, io.ErrUnexpectedEOF
+		}
+		size += max(n, 0)
+	}
+	return size, nil
 }

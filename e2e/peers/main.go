@@ -237,11 +237,15 @@ func inside() error {
 	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
-	for _, command := range []string{
-		"ip link set lo up", "ip address add " + serverAddress + "/32 dev lo", "ip address add " + clientAddress + "/32 dev lo",
+	commands := []string{
+		"ip link set lo up", "ip address add " + serverAddress + "/32 dev lo",
 		// A client that opens a connection for each query needs many ports, and each again after a second.
 		"echo 1024 65000 >/proc/sys/net/ipv4/ip_local_port_range", "echo 1 >/proc/sys/net/ipv4/tcp_tw_reuse",
-	} {
+	}
+	for i := range sources {
+		commands = append(commands, "ip address add "+source(i).String()+"/32 dev lo")
+	}
+	for _, command := range commands {
 		if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", command, err, out)
 		}

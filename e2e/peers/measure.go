@@ -291,7 +291,12 @@ func (p *plan) measure(r *running, w *workload, all [][]byte, file string) (samp
 	ask := func(rate float64, long time.Duration) (load, error) {
 		switch {
 		case w.connect:
-			return connect(r.port, all[0], w.expected(r.server), long)
+			var l load
+			err := pinned([]int{p.Ask}, func() (err error) {
+				l, err = connect(r.port, all[0], w.expected(r.server), long)
+				return err
+			})
+			return l, err
 		case w.tcp:
 			return dnsperf(p.Ask, r.port, "tcp", file, w.expected(r.server), long)
 		case p.DNSPerf && rate == 0:
