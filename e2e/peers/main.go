@@ -52,6 +52,7 @@ func compare() (err error) {
 		services = flag.Int("services", 10_000, "services of the large workload")
 		networks = flag.Int("networks", manyNetworks, "client networks with round trips there")
 		udpPerf  = flag.Bool("dnsperf", false, "ask with dnsperf over UDP too, which sends one query a call")
+		realtime = flag.Bool("realtime", false, "run servers and clients before all else on the machine (SCHED_RR); only for a machine that can do without what else runs there")
 		into     = flag.String("write", "", "the file whose table is replaced; else it is printed")
 		program  = flag.String("gslbd", "", "a gslbd that is built already, instead of ./cmd/gslbd")
 	)
@@ -105,8 +106,8 @@ func compare() (err error) {
 	if err := writeDatabase(p.Database, *database, p.Networks); err != nil {
 		return err
 	}
-	head := describe(ctx, p, *database != "")
-	results, err := measureInside(ctx, p)
+	head := describe(ctx, p, *database != "", *realtime)
+	results, err := measureInside(ctx, p, *realtime)
 	if err != nil {
 		return err
 	}
@@ -160,7 +161,7 @@ func prepare(ctx context.Context, s *server, dir, gslbd string) (string, error) 
 }
 
 // describe says what was measured, on what.
-func describe(ctx context.Context, p *plan, full bool) string {
+func describe(ctx context.Context, p *plan, full, realtime bool) string {
 	var versions []string
 	for _, s := range servers {
 		if p.Programs[s.name] == "" {
@@ -194,24 +195,37 @@ func describe(ctx context.Context, p *plan, full bool) string {
 	if !full {
 		geo = "made up"
 	}
+	scheduler := "the ordinary scheduler"
+	if realtime {
+		scheduler = "SCHED_RR for servers and clients"
+	}
 	client := "batches"
 	if p.DNSPerf {
 		client = "dnsperf"
 	}
-	return fmt.Sprintf("Measured on %s: %s, %d cores, Linux %s, %s; gslbd %s, %s. Client: %s over UDP, dnsperf over TCP. Geo database: %s.\n"+
+	return fmt.Sprintf("Measured on %s: %s, %d cores, Linux %s, %s; gslbd %s, %s. Client: %s over UDP, dnsperf over TCP, by %s. Geo database: %s.\n"+
 		"Median of %d rounds of %v, in parentheses the least and the most; ratios are of the same round.",
 		time.Now().UTC().Format(time.DateOnly), cpu, p.Cores, unix.ByteSliceToString(uname.Release[:]), runtime.Version(),
-		strings.TrimSpace(string(commit)), strings.Join(versions, ", "), client, geo, p.Rounds, p.Long)
+		strings.TrimSpace(string(commit)), strings.Join(versions, ", "), client, scheduler, geo, p.Rounds, p.Long)
 }
 
 // measureInside runs inside in new namespaces and returns what it measured. What was started there ends with it.
-func measureInside(ctx context.Context, p *plan) ([]result, error) {
+func measureInside(ctx context.Context, p *plan, realtime bool) ([]result, error) {
 	input, err := json.Marshal(p)
 	if err != nil {
 		return nil, err
 	}
 	runtime.LockOSThread() // the child is to die with the thread that started it
-	defer runtime.UnlockOSThread()
+	if !realtime {
+		defer runtime.UnlockOSThread()
+	}
+	if realtime {
+		// Not SCHED_FIFO: of two threads of one core that never sleep, a client's and a server's, one would never run. What is
+		// started from this thread inherits it; the thread itself is not used for anything else.
+		if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 50}, 0); err != nil {
+			return nil, fmt.Errorf("-realtime: %w", err)
+		}
+	}
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "inside")
 	var out bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &out, os.Stderr

@@ -56,7 +56,7 @@ func (w *workload) expected(s *server) int {
 type sample struct {
 	Rate   float64       // queries a second
 	CPU    float64       // nanoseconds a query
-	P99    time.Duration // at half of Rate; 0: not measured
+	P99    time.Duration // at half load, see plan.pace; 0: not measured
 	Lost   int
 	Allocs float64 // heap allocations a query; below 0: not known
 }
@@ -65,6 +65,7 @@ type sample struct {
 type result struct {
 	Workload string
 	Samples  map[string][]sample
+	Pace     float64           // queries a second at half load; 0: not measured
 	Why      map[string]string // of the servers that were left out
 }
 
@@ -183,11 +184,7 @@ func (p *plan) measureGroup(w *world, of []workload) ([]result, error) {
 			}
 		}
 		for round := range p.Rounds {
-			turn := slices.Clone(up)
-			if round%2 == 1 {
-				slices.Reverse(turn)
-			}
-			for _, r := range turn {
+			for _, r := range turn(up, round) {
 				if results[i].Why[r.name] != "" {
 					continue
 				}
@@ -201,12 +198,63 @@ func (p *plan) measureGroup(w *world, of []workload) ([]result, error) {
 					fmt.Fprintf(os.Stderr, "NOT MEASURED: %s, %s: %v\n", r.name, load.key, err)
 					continue
 				}
-				fmt.Fprintf(os.Stderr, "%-8s round %d %-12s %8.0f queries/s %6.0f ns/query p99 %v allocations/query %.4f lost %d\n", load.key, round+1, r.name, sample.Rate, sample.CPU, sample.P99, sample.Allocs, sample.Lost)
+				fmt.Fprintf(os.Stderr, "%-8s round %d %-12s %8.0f queries/s %6.0f ns/query allocations/query %.4f lost %d\n", load.key, round+1, r.name, sample.Rate, sample.CPU, sample.Allocs, sample.Lost)
 				results[i].Samples[r.name] = append(results[i].Samples[r.name], sample)
+			}
+		}
+		if !load.tcp && !load.connect && !load.cores {
+			if err := p.pace(&results[i], &load, up, all); err != nil {
+				return nil, err
 			}
 		}
 	}
 	return results, nil
+}
+
+// turn returns the order in which the servers have their turns in a round.
+func turn(up []*running, round int) []*running {
+	out := slices.Clone(up)
+	if round%2 == 1 {
+		slices.Reverse(out)
+	}
+	return out
+}
+
+// pace asks all servers at half load: half of what the slower of gslbd and gdnsd answers, so that both are asked alike, and
+// half of its own for who answers less.
+func (p *plan) pace(of *result, w *workload, up []*running, all [][]byte) error {
+	half := func(name string) float64 {
+		samples := of.Samples[name]
+		return spreadOf(samples, func(i int) float64 { return samples[i].Rate }).median / 2
+	}
+	for _, name := range []string{"gslbd", "gdnsd"} {
+		if len(of.Samples[name]) > 0 && (of.Pace == 0 || half(name) < of.Pace) {
+			of.Pace = half(name)
+		}
+	}
+	for round := range p.Rounds {
+		for _, r := range turn(up, round) {
+			if samples := of.Samples[r.name]; round < len(samples) {
+				rate := half(r.name)
+				if of.Pace > 0 {
+					rate = min(rate, of.Pace)
+				}
+				r.signal(syscall.SIGCONT)
+				_, err := p.ask(r, w, all, rate, p.Long/4, 1) // to warm it up
+				var paced load
+				if err == nil {
+					paced, err = p.ask(r, w, all, rate, p.Long, 1)
+				}
+				r.signal(syscall.SIGSTOP)
+				if err != nil {
+					return err
+				}
+				samples[round].P99 = paced.percentile(0.99)
+				fmt.Fprintf(os.Stderr, "%-8s round %d %-12s at %.0f queries/s: p50 %v p99 %v\n", w.key, round+1, r.name, rate, paced.percentile(0.5), samples[round].P99)
+			}
+		}
+	}
+	return nil
 }
 
 // launch starts a server and waits until it answers.
@@ -288,7 +336,7 @@ func (p *plan) measure(r *running, w *workload, all [][]byte, file string) (samp
 	if w.cores {
 		askers = p.Cores
 	}
-	ask := func(rate float64, long time.Duration) (load, error) {
+	ask := func(long time.Duration) (load, error) {
 		switch {
 		case w.connect:
 			var l load
@@ -299,12 +347,12 @@ func (p *plan) measure(r *running, w *workload, all [][]byte, file string) (samp
 			return l, err
 		case w.tcp:
 			return dnsperf(p.Ask, r.port, "tcp", file, w.expected(r.server), long)
-		case p.DNSPerf && rate == 0:
+		case p.DNSPerf:
 			return dnsperf(p.Ask, r.port, "udp", file, w.expected(r.server), long)
 		}
-		return p.ask(r, w, all, rate, long, askers)
+		return p.ask(r, w, all, 0, long, askers)
 	}
-	if _, err := ask(0, p.Long/4); err != nil { // to warm it up
+	if _, err := ask(p.Long / 4); err != nil { // to warm it up
 		return sample{}, err
 	}
 	mallocs := r.mallocs()
@@ -312,7 +360,7 @@ func (p *plan) measure(r *running, w *workload, all [][]byte, file string) (samp
 	if err != nil {
 		return sample{}, err
 	}
-	l, err := ask(0, p.Long)
+	l, err := ask(p.Long)
 	if err != nil {
 		return sample{}, err
 	}
@@ -329,13 +377,6 @@ func (p *plan) measure(r *running, w *workload, all [][]byte, file string) (samp
 	s := sample{Rate: l.rate(), CPU: float64(after-before) / float64(l.answered), Lost: l.lost, Allocs: -1}
 	if mallocs >= 0 {
 		s.Allocs = (r.mallocs() - mallocs) / float64(l.answered)
-	}
-	if !w.tcp && !w.connect && !w.cores {
-		paced, err := ask(s.Rate/2, p.Long)
-		if err != nil {
-			return sample{}, err
-		}
-		s.P99 = paced.percentile(0.99)
 	}
 	return s, nil
 }

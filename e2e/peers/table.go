@@ -75,6 +75,9 @@ func table(p *plan, head string, results []result) string {
 				spreadOf(got, func(i int) float64 { return got[i].CPU }).write("%.0f", 1),
 				against("gdnsd"), against(servers[0].name), p99)
 		}
+		if r.Pace > 0 {
+			fmt.Fprintf(&b, "\nHalf load: %.0f thousand queries a second, or half of its own rate for who does less.\n", r.Pace/1000)
+		}
 		if got := r.Samples["gslbd"]; len(got) > 0 && got[0].Allocs >= 0 {
 			fmt.Fprintf(&b, "\ngslbd allocated %s heap objects a query, with those of reading its counters twice.\n",
 				spreadOf(got, func(i int) float64 { return got[i].Allocs }).write("%.4f", 1))
