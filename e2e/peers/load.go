@@ -94,7 +94,8 @@ func dial(port int, queries [][]byte, expected int) (*client, error) {
 
 func (c *client) close() { unix.Close(c.fd) }
 
-// run asks for so long: rate queries a second, or with rate 0 as fast as answers come.
+// run asks for so long: rate queries a second, or with rate 0 as fast as answers come. Of a paced client's queries, those are
+// left out that it was too late for.
 func (c *client) run(rate float64, long time.Duration) (load, error) {
 	var l load
 	clear(c.sentAt[:])
@@ -102,9 +103,10 @@ func (c *client) run(rate float64, long time.Duration) (load, error) {
 	if rate > 0 {
 		l.latencies = make([]uint32, 0, int(rate*long.Seconds())+batch)
 	}
+	most := max(batch, int(rate/1000)) // queries that a paced client sends at once: those of a millisecond
 	begin := time.Now()
 	last := begin
-	sent := 0
+	sent := 0 // or left out
 	for {
 		now := time.Now()
 		if l.took = now.Sub(begin); l.took >= long {
@@ -112,7 +114,12 @@ func (c *client) run(rate float64, long time.Duration) (load, error) {
 		}
 		due := window - c.onTheWay
 		if rate > 0 {
-			due = min(int(rate*l.took.Seconds())-sent, 1<<15-c.onTheWay)
+			due = int(rate*l.took.Seconds()) - sent
+			if due > most { // the client was held up: to catch up would ask at full load, not at this rate
+				sent += due - most
+				due = most
+			}
+			due = min(due, 1<<15-c.onTheWay)
 		}
 		n, err := c.send(min(due, batch), now)
 		if err != nil {
