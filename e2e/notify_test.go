@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -73,14 +72,23 @@ func (m *serviceManager) hear(text string, rights []byte) {
 	}
 }
 
-// stored waits until the manager keeps n sockets, and returns them.
+// stored waits until the manager keeps n sockets, and returns copies of them.
 func (m *serviceManager) stored(t *testing.T, n int) (all []*os.File) {
 	t.Helper()
 	lab.Eventually(t, 15*time.Second, fmt.Sprintf("%d sockets are kept", n), func() bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		all = slices.Clone(m.store)
-		return len(all) == n
+		if len(m.store) != n {
+			return false
+		}
+		for _, f := range m.store {
+			fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, os.NewFile(uintptr(fd), f.Name()))
+		}
+		return true
 	})
 	return all
 }

@@ -606,6 +606,7 @@ func TestSocketsAreKept(t *testing.T) {
 		p.cmd = exec.Command("sh", "-c", `[ "$2" = 0 ] || export LISTEN_PID=$$ LISTEN_FDS=$2; exec "$0" --config "$1"`, filepath.Join(binaries, "gslbd"), s.config, strconv.Itoa(len(kept)))
 		p.cmd.Env, p.cmd.ExtraFiles = append(os.Environ(), "NOTIFY_SOCKET="+m.socket, "GOMAXPROCS=2"), kept
 		s.process = p.begin()
+		closeFiles(kept)
 	}
 	run(0)
 	s.waitLog(`"serving"`, 20*time.Second)
@@ -613,16 +614,11 @@ func TestSocketsAreKept(t *testing.T) {
 		kept, given := m.stored(t, sockets), sockets
 		if round == 1 { // as with a socket unit, whose sockets systemd passes beside those of the store
 			m.mu.Lock()
-			for _, f := range kept {
-				fd, err := syscall.Dup(int(f.Fd()))
-				if err != nil {
-					t.Fatal(err)
-				}
-				m.store = append(m.store, os.NewFile(uintptr(fd), "socket"))
-			}
+			m.store = append(m.store, kept...)
 			m.mu.Unlock()
-			given = 2 * sockets
+			kept, given = nil, 2*sockets
 		}
+		closeFiles(kept)
 		s.signal(syscall.SIGKILL)
 		<-s.done
 		l := loaded(t, s, udp, tcp)
@@ -631,7 +627,7 @@ func TestSocketsAreKept(t *testing.T) {
 		lab.Eventually(t, 20*time.Second, "it answers", func() bool { return l.asked.Load() > 50 })
 		l.check(t)
 	}
-	m.stored(t, sockets)
+	closeFiles(m.stored(t, sockets))
 	other := freeAddr(t)
 	s.rewrite(t, s.dns, other)
 	s.dns = other
@@ -642,13 +638,19 @@ func TestSocketsAreKept(t *testing.T) {
 	if got := s.answer(t, www); got == "" {
 		t.Error("no answer at the other address")
 	}
-	m.stored(t, sockets)
+	closeFiles(m.stored(t, sockets))
 	s.rewrite(t, "zones:", "no: configuration\nzones:")
 	s.signal(syscall.SIGTERM)
 	<-s.done
 	run(sockets)
 	<-s.done
 	m.stored(t, 0)
+}
+
+func closeFiles(all []*os.File) {
+	for _, f := range all {
+		f.Close()
+	}
 }
 
 // waitLogs waits until the program has printed text n times.
