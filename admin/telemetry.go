@@ -10,7 +10,7 @@ import (
 	"gslbd/state"
 )
 
-// A telemetry exports what a snapshot holds (docs/operations.md). A scrape reads one snapshot, so that its series agree
+// A telemetry exports what a snapshot holds (docs/telemetry.md). A scrape reads one snapshot, so that its series agree
 // with each other; what a reload removes is gone with the snapshot that no longer has it.
 type telemetry struct {
 	snapshot   func() *state.Snapshot

@@ -56,7 +56,13 @@ func ReadTokens(file string) ([]Secret, error) {
 }
 
 // ReadSecret reads a file that only its owner may be able to read, with at most most bytes. Errors name the file.
-func ReadSecret(file string, most int) ([]byte, error) {
+func ReadSecret(file string, most int) ([]byte, error) { return readFile(file, most, 0o077) }
+
+// ReadPEM reads a file of certificates, which anybody may read, with at most MostPEM bytes. Errors name the file.
+func ReadPEM(file string) ([]byte, error) { return readFile(file, MostPEM, 0) }
+
+// readFile reads a file that is not empty and has none of the permissions in refused, with at most most bytes.
+func readFile(file string, most int, refused os.FileMode) ([]byte, error) {
 	// Opening a pipe would wait for its writer.
 	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -70,7 +76,7 @@ func ReadSecret(file string, most int) ([]byte, error) {
 	switch mode := info.Mode(); {
 	case !mode.IsRegular():
 		return nil, fmt.Errorf("%s is not a file", file)
-	case mode.Perm()&0o077 != 0:
+	case mode.Perm()&refused != 0:
 		return nil, fmt.Errorf("%s can be read or written by others than its owner (mode %04o): run chmod 600 %s", file, mode.Perm(), file)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, int64(most)+1))

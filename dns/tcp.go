@@ -12,6 +12,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -164,21 +165,9 @@ func (s *tcpServer) accept(ctx context.Context, ln tcpListener, running *sync.Wa
 // with the queries in them. How many wait is asked of the kernel, not told by the time: a busy machine may take any time to
 // run us. Newcomers do not keep the server from stopping, since it takes no more than there may be.
 func (s *tcpServer) acceptQueued(ln tcpListener, running *sync.WaitGroup) {
-	raw, err := ln.SyscallConn()
-	if err != nil {
-		return
-	}
 	_ = ln.SetDeadline(time.Now().Add(s.drainTime))
 	for range s.most {
-		queued := false
-		err := raw.Control(func(fd uintptr) {
-			n, err := 0, error(unix.EINTR)
-			for err == unix.EINTR {
-				n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-			}
-			queued = n > 0 && err == nil
-		})
-		if err != nil || !queued {
+		if !waits(ln) {
 			return
 		}
 		nc, err := ln.AcceptTCP()
@@ -187,6 +176,22 @@ func (s *tcpServer) acceptQueued(ln tcpListener, running *sync.WaitGroup) {
 		}
 		running.Go(s.admit(nc, ln.secure).serve)
 	}
+}
+
+// waits reports whether the kernel has something for us in a socket, whatever its deadline.
+func waits(socket syscall.Conn) (waits bool) {
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = raw.Control(func(fd uintptr) {
+		n, err := 0, error(unix.EINTR)
+		for err == unix.EINTR {
+			n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		}
+		waits = n > 0 && err == nil
+	})
+	return waits && err == nil
 }
 
 // admit counts a connection in. When there are too many, of its client network or of all, the one that has been longest
@@ -365,6 +370,9 @@ func (c *tcpConn) serve() {
 			c.in = c.in[:len(c.in)+n]
 			if err != nil && c.next() == nil {
 				switch {
+				case errors.Is(err, os.ErrDeadlineExceeded) && c.server.stopping.Load() && c.server.counted(c) && waits(c.TCPConn):
+					c.expect(wait) // it was not silent: a busy machine has run us too late
+					continue
 				case errors.Is(err, os.ErrDeadlineExceeded):
 					c.linger()
 				case errors.Is(err, io.EOF):

@@ -6,11 +6,13 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"io"
 	"math/big"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -215,6 +217,70 @@ func TestAcceptQueuedOnABusyMachine(t *testing.T) {
 	}
 	for _, c := range clients {
 		c.Close()
+	}
+	running.Wait()
+}
+
+// A lateStream tells its reader that the time is over although the client's query has come, as a busy machine does that
+// runs the reader too late.
+type lateStream struct {
+	*net.TCPConn
+	t    *testing.T
+	told bool
+}
+
+func (s *lateStream) Read(b []byte) (int, error) {
+	if s.told {
+		return s.TCPConn.Read(b)
+	}
+	for end := time.Now().Add(10 * time.Second); !waits(s.TCPConn); runtime.Gosched() {
+		if time.Now().After(end) {
+			s.t.Error("the query does not come")
+			break
+		}
+	}
+	s.told = true
+	return 0, os.ErrDeadlineExceeded
+}
+
+// TestStopAnswersWhatHasArrived has the time of a connection run out on a busy machine that stops, with a query in the kernel:
+// it is answered.
+func TestStopAnswersWhatHasArrived(t *testing.T) {
+	opts, err := Options{Workers: 1}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := NewResponder(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newTCPServer(opts, []*Responder{r})
+	s.stopping.Store(true)
+	ln, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	client, err := net.Dial("tcp4", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	nc, err := ln.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := s.admit(nc, false)
+	c.stream = &lateStream{TCPConn: nc, t: t}
+	var running sync.WaitGroup
+	running.Go(c.serve)
+	if _, err := client.Write([]byte("\x00\x11\x12\x34\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x01")); err != nil {
+		t.Fatal(err)
+	}
+	_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
+	reply := make([]byte, 5)
+	if _, err := io.ReadFull(client, reply); err != nil || string(reply[2:4]) != "\x12\x34" || reply[4]&0x80 == 0 {
+		t.Errorf("the reply begins with %x: %v", reply, err)
 	}
 	running.Wait()
 }

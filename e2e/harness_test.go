@@ -129,6 +129,9 @@ func (p *process) waitLog(text string, within time.Duration) {
 	lab.Eventually(p.t, within, fmt.Sprintf("%s prints %q", p.name, text), func() bool { return strings.Contains(p.log(), text) })
 }
 
+// addrsGiven has what freePort has returned: who was given it may not listen there yet.
+var addrsGiven sync.Map
+
 // freeAddr returns an address and port of loopback that nothing listens on, for both UDP and TCP.
 func freeAddr(t *testing.T) string { return freePort(t, "127.0.0.1") }
 
@@ -143,8 +146,12 @@ func freePort(t *testing.T, host string) string {
 			continue
 		}
 		l.Close()
-		if u, err := net.ListenPacket("udp", addr); err == nil {
-			u.Close()
+		u, err := net.ListenPacket("udp", addr)
+		if err != nil {
+			continue
+		}
+		u.Close()
+		if _, given := addrsGiven.LoadOrStore(addr, true); !given {
 			return addr
 		}
 	}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,15 +12,18 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"gslbd/e2e/lab"
 )
 
-// A serviceManager takes what a program tells systemd, on a real notify socket.
+// A serviceManager takes what a program tells systemd, on a real notify socket, and keeps the sockets that it passes.
 type serviceManager struct {
 	socket string
 
-	mu   sync.Mutex
-	told []string // guarded by mu
+	mu    sync.Mutex
+	told  []string   // guarded by mu
+	store []*os.File // guarded by mu
 }
 
 func newServiceManager(t *testing.T) *serviceManager {
@@ -31,18 +35,62 @@ func newServiceManager(t *testing.T) *serviceManager {
 	}
 	t.Cleanup(func() { c.Close() })
 	go func() {
-		buf := make([]byte, 4096)
+		buf, rights := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
 		for {
-			n, err := c.Read(buf)
+			n, r, _, _, err := c.ReadMsgUnix(buf, rights)
 			if err != nil {
 				return
 			}
-			m.mu.Lock()
-			m.told = append(m.told, string(buf[:n]))
-			m.mu.Unlock()
+			m.hear(string(buf[:n]), rights[:r])
 		}
 	}()
+	t.Cleanup(func() { m.hear("FDSTOREREMOVE=1\n", nil) })
 	return m
+}
+
+func (m *serviceManager) hear(text string, rights []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.told = append(m.told, text)
+	switch {
+	case strings.HasPrefix(text, "FDSTOREREMOVE=1\n"):
+		for _, f := range m.store {
+			f.Close()
+		}
+		m.store = nil
+	case len(rights) > 0:
+		messages, err := unix.ParseSocketControlMessage(rights)
+		if err != nil {
+			return
+		}
+		fds, err := unix.ParseUnixRights(&messages[0])
+		if err != nil {
+			return
+		}
+		unix.CloseOnExec(fds[0])
+		m.store = append(m.store, os.NewFile(uintptr(fds[0]), "socket"))
+	}
+}
+
+// stored waits until the manager keeps n sockets, and returns copies of them.
+func (m *serviceManager) stored(t *testing.T, n int) (all []*os.File) {
+	t.Helper()
+	lab.Eventually(t, 15*time.Second, fmt.Sprintf("%d sockets are kept", n), func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if len(m.store) != n {
+			return false
+		}
+		for _, f := range m.store {
+			fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, os.NewFile(uintptr(fd), f.Name()))
+		}
+		return true
+	})
+	return all
 }
 
 // from returns the messages from the i-th on.

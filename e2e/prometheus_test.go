@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
@@ -16,6 +18,7 @@ import (
 	"time"
 
 	"gslbd/e2e/lab"
+	"gslbd/testdata/certs"
 )
 
 const (
@@ -156,5 +159,80 @@ func TestPrometheus(t *testing.T) {
 	lab.Eventually(t, 30*time.Second, "an alert is raised", has(`ALERTS{alertname="GslbdReloadFailed", alertstate="firing"}`))
 	if n, err := query(`ALERTS{alertname="GslbdAway"}`); n != 0 || err != nil {
 		t.Errorf("GslbdAway is raised (%d) or cannot be asked: %v", n, err)
+	}
+}
+
+// docs/telemetry.md has every series that gslbd exports with its type, labels and meaning, and no other.
+func TestTelemetryPage(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	self, err := certs.Authority("gslbd")
+	if err == nil {
+		err = self.Write(dir, "self")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair := fmt.Sprintf("certificate: %[1]s/self.pem, key: %[1]s/self.key", dir)
+	s := newServiceManager(t).prepare(t, seedNetwork+fleetService+fmt.Sprintf("dnstap: {file: %s/tap}\n", dir))
+	s.rewrite(t, "drain_time: 0s", fmt.Sprintf("drain_time: 0s, tls: {listen: [%q], %s}", freeAddr(t), pair))
+	s.rewrite(t, "interval: 1s", "interval: 1s, tls: {"+pair+"}")
+	s.run(t)
+	s.answer(t, www)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	defer client.CloseIdleConnections()
+	resp, err := client.Post("https://"+s.reports+"/v1/sites/seoul/report", "application/json",
+		strings.NewReader(`{"site": "seoul", "load": {"sessions": 1000, "bits_per_second_in": 1, "bits_per_second_out": 2}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	lab.Eventually(t, 20*time.Second, "the report is published", func() bool { return s.scrape(t, `gslbd_site_sessions{site="seoul"}`) == "1000" })
+	resp, err = http.Get("http://" + s.admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, page := string(body), read(t, "../docs/telemetry.md")
+
+	rows := map[string][]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(gslbd_\\w+)` \\| (\\w+) \\|(.*?)\\| (.*?) \\| .* \\|$").FindAllStringSubmatch(page, -1) {
+		rows[row[1]] = row[2:]
+	}
+	label := regexp.MustCompile("`(\\w+)`(?: \\(([^)]*)\\))?")
+	for _, family := range regexp.MustCompile(`(?m)^# HELP (gslbd_\w+) (.*)\n# TYPE \w+ (\w+)\n`).FindAllStringSubmatch(text, -1) {
+		name, help, kind := family[1], family[2], family[3]
+		row, ok := rows[name]
+		if !ok {
+			t.Errorf("docs/telemetry.md has no %s", name)
+			continue
+		}
+		delete(rows, name)
+		if row[0] != kind || row[2] != help {
+			t.Errorf("%s is a %s: %q; docs/telemetry.md has a %s: %q", name, kind, help, row[0], row[2])
+		}
+		said := map[string]string{}
+		for _, l := range label.FindAllStringSubmatch(row[1], -1) {
+			said[l[1]] = l[2]
+		}
+		for _, labels := range regexp.MustCompile(`(?m)^`+name+`(?:_sum)?(?:\{(.*)\})? `).FindAllStringSubmatch(text, -1) {
+			pairs := regexp.MustCompile(`(\w+)="([^"]*)"`).FindAllStringSubmatch(labels[1], -1)
+			if len(pairs) != len(said) {
+				t.Errorf("%s{%s}: docs/telemetry.md has the labels %v", name, labels[1], said)
+			}
+			for _, p := range pairs {
+				values, ok := said[p[1]]
+				if !ok || values != "" && !slices.Contains(strings.Split(values, ", "), p[2]) {
+					t.Errorf("%s{%s}: docs/telemetry.md has %s (%s)", name, labels[1], p[1], values)
+				}
+			}
+		}
+	}
+	for name := range rows {
+		t.Errorf("docs/telemetry.md has %s, which gslbd does not export", name)
 	}
 }

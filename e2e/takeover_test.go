@@ -593,6 +593,66 @@ func TestSocketActivation(t *testing.T) {
 	<-s.done
 }
 
+// The service manager keeps copies of the sockets, so that what comes after gslbd was killed waits for the next process, which
+// stores what it has then. One that cannot start leaves nothing in the store: resolvers see at once that nobody is there.
+func TestSocketsAreKept(t *testing.T) {
+	t.Parallel()
+	m := newServiceManager(t)
+	s := m.prepare(t, seedNetwork+fleetService)
+	const sockets = 5 // of two workers, DNS over TCP, reports and admin
+	run := func(given int) {
+		p := &process{t: t, name: "gslbd", done: make(chan struct{})}
+		kept := m.stored(t, given)
+		p.cmd = exec.Command("sh", "-c", `[ "$2" = 0 ] || export LISTEN_PID=$$ LISTEN_FDS=$2; exec "$0" --config "$1"`, filepath.Join(binaries, "gslbd"), s.config, strconv.Itoa(len(kept)))
+		p.cmd.Env, p.cmd.ExtraFiles = append(os.Environ(), "NOTIFY_SOCKET="+m.socket, "GOMAXPROCS=2"), kept
+		s.process = p.begin()
+		closeFiles(kept)
+	}
+	run(0)
+	s.waitLog(`"serving"`, 20*time.Second)
+	for round := range 3 {
+		kept, given := m.stored(t, sockets), sockets
+		if round == 1 { // as with a socket unit, whose sockets systemd passes beside those of the store
+			m.mu.Lock()
+			m.store = append(m.store, kept...)
+			m.mu.Unlock()
+			kept, given = nil, 2*sockets
+		}
+		closeFiles(kept)
+		s.signal(syscall.SIGKILL)
+		<-s.done
+		l := loaded(t, s, udp, tcp)
+		run(given)
+		s.waitLog(`"serving"`, 20*time.Second)
+		lab.Eventually(t, 20*time.Second, "it answers", func() bool { return l.asked.Load() > 50 })
+		l.check(t)
+	}
+	closeFiles(m.stored(t, sockets))
+	other := freeAddr(t)
+	s.rewrite(t, s.dns, other)
+	s.dns = other
+	s.signal(syscall.SIGTERM)
+	<-s.done
+	run(sockets)
+	s.waitLog("nothing in the configuration listens there", 20*time.Second)
+	if got := s.answer(t, www); got == "" {
+		t.Error("no answer at the other address")
+	}
+	closeFiles(m.stored(t, sockets))
+	s.rewrite(t, "zones:", "no: configuration\nzones:")
+	s.signal(syscall.SIGTERM)
+	<-s.done
+	run(sockets)
+	<-s.done
+	m.stored(t, 0)
+}
+
+func closeFiles(all []*os.File) {
+	for _, f := range all {
+		f.Close()
+	}
+}
+
 // waitLogs waits until the program has printed text n times.
 func (p *process) waitLogs(text string, n int) {
 	p.t.Helper()

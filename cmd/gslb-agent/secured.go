@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash"
 	"net/http"
-	"os"
 	"sync"
 
 	"go.uber.org/zap"
@@ -61,12 +60,12 @@ func (s *secured) read(old *credentials) (*credentials, error) {
 	var ca, certificate, key []byte
 	var err error
 	if s.tls.CA != "" {
-		if ca, err = os.ReadFile(s.tls.CA); err != nil {
+		if ca, err = config.ReadPEM(s.tls.CA); err != nil {
 			return nil, fmt.Errorf("tls.ca: %w", err)
 		}
 	}
 	if s.tls.Certificate != "" {
-		if certificate, err = os.ReadFile(s.tls.Certificate); err != nil {
+		if certificate, err = config.ReadPEM(s.tls.Certificate); err != nil {
 			return nil, fmt.Errorf("tls.certificate: %w", err)
 		}
 		if key, err = config.ReadSecret(s.tls.Key, config.MostPEM); err != nil {

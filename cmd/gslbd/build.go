@@ -47,6 +47,7 @@ type server struct {
 	secrets  *secrets
 	reloads  *prometheus.CounterVec
 	manager  *manager
+	sockets  []syscall.Conn // all
 
 	from *predecessor // that this process takes over from; nil: there is none
 
@@ -155,6 +156,10 @@ func newServer(path string, g *generation, db *geo.DB, h *handed) (_ *server, er
 		}
 	}
 	h.closeRest(s.log)
+	s.sockets = s.dns.Sockets()
+	for _, l := range s.http {
+		s.sockets = append(s.sockets, l.socket)
+	}
 	if err := s.dns.SetRateLimit(s.rateLimit(c)); err != nil { // its own addresses are known now
 		return nil, fmt.Errorf("gslbd: %w", err)
 	}

@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
+	"github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"gslbd/probes"
 )
@@ -52,6 +54,11 @@ type handed struct {
 func takeHanded() (*handed, error) {
 	h := &handed{udp: map[netip.AddrPort][]*net.UDPConn{}, tcp: map[netip.AddrPort]*net.TCPListener{}}
 	files := activation.Files(true)
+	if len(files) > 0 {
+		// Where this process cannot start, no copy shall stay open: resolvers are to see at once that nobody is there. The
+		// manager of the server tells it where it cannot be told.
+		_, _ = daemon.SdNotify(false, "FDSTOREREMOVE=1\n"+storedSocket)
+	}
 	if text, ok := os.LookupEnv(takeoverVariable); ok {
 		if err := os.Unsetenv(takeoverVariable); err != nil {
 			return nil, err
@@ -71,8 +78,14 @@ func takeHanded() (*handed, error) {
 		}
 		h.from, files = &predecessor{conn: conn, words: bufio.NewReader(conn)}, files[1:]
 	}
+	taken := map[uint64]bool{}
 	for _, f := range files {
-		err := h.take(f)
+		var st unix.Stat_t
+		err := unix.Fstat(int(f.Fd()), &st)
+		if err == nil && !taken[st.Ino] { // that of a socket unit is in the service manager's store as well
+			taken[st.Ino] = true
+			err = h.take(f)
+		}
 		f.Close()
 		if err != nil {
 			return nil, fmt.Errorf("gslbd: %s, which was handed to the process, is no bound UDP socket and no TCP socket that listens: %w", f.Name(), err)

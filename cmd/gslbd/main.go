@@ -1,7 +1,7 @@
 // Command gslbd is an authoritative DNS server for global server load balancing.
 //
 //	gslbd --config F          serves
-//	gslbd check --config F    validates the configuration, zones and databases, runs its tests, and says all that is wrong
+//	gslbd check --config F    validates the configuration, zones and databases, runs its tests (--tests=false: not), and says all that is wrong
 //	gslbd keygen --zone Z --directory D   makes a DNSSEC key
 //	gslbd version
 //
@@ -58,7 +58,8 @@ func command() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("gslbd: %w\n\n%s", err, cmd.UsageString())}
 	})
-	root.AddCommand(&cobra.Command{
+	var runTests bool
+	check := &cobra.Command{
 		Use:   "check --config FILE",
 		Short: "validate the configuration, zones and databases, and run its tests",
 		Args:  noArguments,
@@ -70,9 +71,11 @@ func command() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			failed, err := failedTests(g.config, db)
-			if err != nil {
-				return err
+			var failed []string
+			if runTests {
+				if failed, err = failedTests(g.config, db); err != nil {
+					return err
+				}
 			}
 			for _, w := range g.warnings {
 				fmt.Fprintln(cmd.OutOrStdout(), "warning: "+w)
@@ -84,13 +87,15 @@ func command() *cobra.Command {
 				return usageError{fmt.Errorf("%s: %d of %d tests fail", path, len(failed), len(g.config.Tests))}
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %d zones, %d sites, %d services", path, len(g.config.Zones), len(g.config.Sites), len(g.config.Services))
-			if n := len(g.config.Tests); n > 0 {
+			if n := len(g.config.Tests); n > 0 && runTests {
 				fmt.Fprintf(cmd.OutOrStdout(), "; %d tests pass", n)
 			}
 			fmt.Fprintln(cmd.OutOrStdout())
 			return nil
 		},
-	}, keygenCommand(), &cobra.Command{
+	}
+	check.Flags().BoolVar(&runTests, "tests", true, "run the tests of the configuration, which a start or a reload does not")
+	root.AddCommand(check, keygenCommand(), &cobra.Command{
 		Use:   "version",
 		Short: "print the version",
 		Args:  noArguments,

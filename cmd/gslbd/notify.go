@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -39,6 +40,9 @@ const (
 
 	// maxAsks bounds how many questions are under way, since each holds a socket.
 	maxAsks = 512
+
+	// storedSocket is the name of each of our sockets in the service manager's store.
+	storedSocket = "FDNAME=socket"
 
 	// publisherLate is when the state's publisher counts as hung. It goes round every second.
 	publisherLate = 10 * time.Second
@@ -81,27 +85,56 @@ func (m *manager) environment() []string {
 	return env
 }
 
+// keep has the service manager keep a copy of each socket, in place of those that it has of ours, where it has room for them
+// (FileDescriptorStoreMax). The next process gets them, with what is queued in them, however this one ends.
+func (m *manager) keep(sockets []syscall.Conn) {
+	m.tell("FDSTOREREMOVE=1\n" + storedSocket)
+	for _, s := range sockets {
+		m.pass("FDSTORE=1\nFDPOLL=0\n"+storedSocket, s) // an error that the socket is told of must not end the keeping
+	}
+}
+
 // tell sends assignments, separated by newlines. That it cannot is logged once.
-func (m *manager) tell(text string) {
+func (m *manager) tell(text string) { m.pass(text, nil) }
+
+// pass is tell with a socket, unless that is nil.
+func (m *manager) pass(text string, socket syscall.Conn) {
 	if m.socket == "" {
 		return
 	}
-	err := m.send(text)
+	err := m.send(text, socket)
 	if failed := err != nil; m.failing.Swap(failed) != failed && failed {
 		m.log.Warn("the service manager cannot be told how gslbd does", zap.Error(err))
 	}
 }
 
 // send opens the socket anew each time, since the service manager may have been started anew.
-func (m *manager) send(text string) error {
+func (m *manager) send(text string, socket syscall.Conn) error {
 	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Net: "unixgram", Name: m.socket})
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second)) // its queue may be full
-	_, err = c.Write([]byte(text))
-	return err
+	if socket == nil {
+		_, err = c.Write([]byte(text))
+		return err
+	}
+	f, err := copySocket(socket)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	raw, err := c.SyscallConn() // package net sends no rights on a connected socket
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Write(func(fd uintptr) bool {
+		sent = unix.Sendmsg(int(fd), []byte(text), unix.UnixRights(int(f.Fd())), nil, 0)
+		return sent != unix.EAGAIN
+	})
+	return errors.Join(err, sent)
 }
 
 // supervised tells the service manager that the server is ready once it is, and from then on that it lives, for as long as
@@ -113,6 +146,7 @@ func (s *server) supervised(ctx context.Context) error {
 	if s.manager.socket == "" {
 		return nil
 	}
+	s.manager.keep(s.sockets)
 	tick := time.NewTicker(readyEvery)
 	defer tick.Stop()
 	for ready := false; !ready; ready, _ = s.ready() {

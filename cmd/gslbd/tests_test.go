@@ -10,13 +10,13 @@ import (
 )
 
 // checked runs `gslbd check` and returns what it prints, and its error.
-func checked(t *testing.T, path string) (out, said string, err error) {
+func checked(t *testing.T, path string, flags ...string) (out, said string, err error) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	cmd := command()
 	cmd.SetOut(&stdout)
 	cmd.SetErr(&stderr)
-	cmd.SetArgs([]string{"check", "--config", path})
+	cmd.SetArgs(append([]string{"check", "--config", path}, flags...))
 	err = cmd.Execute()
 	return stdout.String(), stderr.String(), err
 }
@@ -72,5 +72,8 @@ func TestCheckFailsTests(t *testing.T) {
 		if !strings.Contains(said, want) {
 			t.Errorf("it does not say %q:\n%s", want, said)
 		}
+	}
+	if out, said, err = checked(t, path, "--tests=false"); err != nil || said != "" || !strings.HasSuffix(out, " services\n") {
+		t.Errorf("without the tests, as a reload is: %v\n%s%s", err, said, out)
 	}
 }

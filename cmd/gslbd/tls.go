@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"os"
 	"time"
 
 	"gslbd/config"
@@ -26,7 +25,7 @@ func readTLS(c config.ListenerTLS, section string, auth tls.ClientAuthType) (*li
 	if c.Certificate == "" {
 		return nil, nil
 	}
-	certificate, err := os.ReadFile(c.Certificate)
+	certificate, err := config.ReadPEM(c.Certificate)
 	if err != nil {
 		return nil, fmt.Errorf("%s.certificate: %w", section, err)
 	}
@@ -41,7 +40,7 @@ func readTLS(c config.ListenerTLS, section string, auth tls.ClientAuthType) (*li
 	l := &listenerTLS{config: &tls.Config{MinVersion: tls.VersionTLS12 /* RFC 8996 */, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{pair}}}
 	var ca []byte
 	if c.ClientCA != "" {
-		if ca, err = os.ReadFile(c.ClientCA); err != nil {
+		if ca, err = config.ReadPEM(c.ClientCA); err != nil {
 			return nil, fmt.Errorf("%s.client_ca: %w", section, err)
 		}
 		if l.clients, err = parseAuthorities(ca, c.ClientCA, section+".client_ca"); err != nil {
@@ -124,7 +123,15 @@ func etcdTLS(c config.Etcd) (*tls.Config, error) {
 
 // keyPair reads a certificate with its chain and its private key, which section of the configuration names.
 func keyPair(certificate, key, section string) (tls.Certificate, error) {
-	pair, err := tls.LoadX509KeyPair(certificate, key)
+	chain, err := config.ReadPEM(certificate)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("%s.certificate: %w", section, err)
+	}
+	private, err := config.ReadSecret(key, config.MostPEM)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("%s.key: %w", section, err)
+	}
+	pair, err := tls.X509KeyPair(chain, private)
 	if err != nil {
 		return pair, wrongPair(section, certificate, key, err)
 	}
@@ -137,7 +144,7 @@ func wrongPair(section, certificate, key string, err error) error {
 
 // authorities reads the certificates in file, which setting names.
 func authorities(file, setting string) (*x509.CertPool, error) {
-	data, err := os.ReadFile(file)
+	data, err := config.ReadPEM(file)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", setting, err)
 	}

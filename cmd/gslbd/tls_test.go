@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -202,5 +203,47 @@ func TestEtcdTLS(t *testing.T) {
 	c.Endpoints[0] = "http://127.0.0.1:1"
 	if config, err := etcdTLS(c); config != nil || err != nil {
 		t.Errorf("without https: %v, %v", config, err)
+	}
+}
+
+// No file of certificates is read without an end: what is far too long, or a pipe, is refused by name.
+func TestCertificateFilesAreBounded(t *testing.T) {
+	dir := t.TempDir()
+	a := newAuthority(t, "sites")
+	certificate, key, _ := a.write(dir, "localhost", time.Now().Add(time.Hour))
+	long, pipe := filepath.Join(dir, "long.pem"), filepath.Join(dir, "pipe.pem")
+	if err := os.WriteFile(long, bytes.Repeat([]byte("x"), config.MostPEM+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for file, why := range map[string]string{long: "has more than", pipe: "is not a file"} {
+		for setting, read := range map[string]func() error{
+			"reports.tls.certificate": func() error {
+				_, err := readTLS(config.ListenerTLS{Certificate: file, Key: key}, "reports.tls", tls.NoClientCert)
+				return err
+			},
+			"reports.tls.client_ca": func() error {
+				_, err := readTLS(config.ListenerTLS{Certificate: certificate, Key: key, ClientCA: file}, "reports.tls", tls.NoClientCert)
+				return err
+			},
+			"state.etcd.ca": func() error {
+				_, err := etcdTLS(config.Etcd{Endpoints: []string{"https://etcd"}, CA: file})
+				return err
+			},
+			"state.etcd.certificate": func() error {
+				_, err := etcdTLS(config.Etcd{Endpoints: []string{"https://etcd"}, Certificate: file, Key: key})
+				return err
+			},
+			"state.etcd.key": func() error {
+				_, err := etcdTLS(config.Etcd{Endpoints: []string{"https://etcd"}, Certificate: certificate, Key: file})
+				return err
+			},
+		} {
+			if err := read(); err == nil || !strings.HasPrefix(err.Error(), setting+": "+file+" "+why) {
+				t.Errorf("%s: err = %v, want that the file %s", setting, err, why)
+			}
+		}
 	}
 }
