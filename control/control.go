@@ -568,7 +568,8 @@ func (c *Control) apply(now time.Time) {
 	if !c.appliedAt.IsZero() { // what expired before the start is in the history only
 		for _, e := range v.expired() {
 			if e.Time.After(c.appliedAt.Round(0)) {
-				c.log.Info(e.Message, zap.String("id", e.ID), zap.String("target", e.Target), zap.Time("expired", e.Time))
+				_, id, _ := strings.Cut(strings.TrimSuffix(e.ID, "/expired"), "/")
+				c.log.Info(e.Message, zap.String("id", id), zap.String("target", e.Target), zap.Time("expired", e.Time))
 			}
 		}
 	}

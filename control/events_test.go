@@ -111,6 +111,9 @@ func TestExpiryIsTold(t *testing.T) {
 		for _, line := range logs.All() {
 			if strings.HasSuffix(line.Message, "expired") {
 				logged = append(logged, fmt.Sprintf("%s %s: %s", line.Time.Sub(start).Round(time.Second), line.Message, line.ContextMap()["target"]))
+				if id := line.ContextMap()["id"]; id != drain.ID && id != short.ID {
+					t.Errorf("%s has id %v", line.Message, id)
+				}
 			}
 		}
 		if want := []string{"1h0m0s drain order expired: site busan", "2h0m0s evacuation expired: zone apne2-az1"}; !slices.Equal(logged, want) {
