@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,9 +59,10 @@ func gathered(t *testing.T, c prometheus.Collector) map[string]float64 {
 // One gslbd accepts, one refuses, one does not answer; one of two readers fails for a while; servers are in all states.
 func TestAgentTelemetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broken := true
+		var broken atomic.Bool
+		broken.Store(true)
 		haproxy := namedReader{func(context.Context) (sitereport.Reading, error) {
-			if broken {
+			if broken.Load() {
 				return sitereport.Reading{VirtualServers: []sitereport.VirtualServer{{Name: "web", Servers: []sitereport.Server{{Name: "a", State: sitereport.StateUnknown}}}}}, errors.New("gone")
 			}
 			return sitereport.Reading{VirtualServers: []sitereport.VirtualServer{{Name: "web", Servers: []sitereport.Server{
@@ -106,7 +108,7 @@ func TestAgentTelemetry(t *testing.T) {
 			if s := gathered(t, a); s["reader_up{reader=haproxy /run/admin.sock}"] != 0 || s["servers{state=unknown,virtual_server=web}"] != 1 {
 				t.Errorf("while a reader fails: %v", s)
 			}
-			broken = false
+			broken.Store(false)
 			time.Sleep(3 * time.Second) // a third
 			got := gathered(t, a)
 			if age := got["report_age_seconds{server=http://good}"]; age <= 0 || age >= 5 {
