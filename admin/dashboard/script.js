@@ -753,6 +753,9 @@ function state() {
   document.title = (gone ? "✕ gone: " : ["critical", "warning"].filter((s) => last?.counts[s]).map((s) => signs[s] + last.counts[s] + " ").join("")) + `gslbd ${last?.node || location.hostname}`;
 }
 
+// loadAll asks for all that the page shows; what fails, refresh says, or the next time mends.
+const loadAll = () => Promise.allSettled([refresh(), loadEvents(), loadPast(), loadRTT()]);
+
 // listen reads server-sent events: by fetch, since an EventSource cannot send a token. gslbd sends something at least every 15
 // seconds.
 let listening;
@@ -771,7 +774,7 @@ async function listen() {
       connected = true;
       unconnected = "";
       wait = 500;
-      await Promise.allSettled([loadEvents(), refresh(), loadPast(), loadRTT()]);
+      await loadAll();
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let text = ""; ; ) {
         const { done, value } = await reader.read();
@@ -785,7 +788,7 @@ async function listen() {
       if (mine.signal.aborted) return;
       if (error instanceof Refused) {
         unconnected = error.message;
-        refresh();
+        await loadAll();
       } else {
         failure = why(error);
       }

@@ -212,6 +212,18 @@ async function main() {
   await page.waitForFunction(() => document.getElementById("state").textContent.endsWith("live"), undefined, { timeout: 60000 });
   check("and that it is back", !(await page.title()).includes("gone"));
 
+  // A page too many is not told of events, and shows all the same.
+  const crowded = await browser.newPage();
+  crowded.setDefaultTimeout(20000);
+  await crowded.route("**/v1/events", (route) => (route.request().headers().accept.startsWith("text/event-stream")
+    ? route.fulfill({ status: 503, contentType: "application/json", body: JSON.stringify({ error: "64 callers are sent events already" }) }) : route.continue()));
+  await crowded.goto(`http://${ADMIN}/`);
+  await crowded.waitForSelector("#services-rows tr");
+  await crowded.waitForFunction(() => document.getElementById("state").textContent.includes("looks every few seconds: 64 callers"));
+  await crowded.waitForFunction(() => document.getElementById("events-list").textContent.includes("gslbd started"));
+  check("a page that gets no events says why, and shows what there is", await crowded.isHidden("#gone"));
+  await crowded.close();
+
   // A gslbd that wants a token.
   const other = await browser.newPage();
   watch(other);
