@@ -26,6 +26,7 @@ type Options struct {
 	Log    *zap.Logger
 
 	Version string
+	Node    string // which gslbd this is, for people who look at several
 
 	// Snapshot returns what is in force: Store.Snapshot. Nil means that no configuration is in force yet.
 	Snapshot func() *state.Snapshot

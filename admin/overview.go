@@ -27,7 +27,8 @@ const (
 
 // An Overview is what the dashboard shows of one moment: bounded, however many services there are.
 type Overview struct {
-	Time          time.Time      `json:"time"` // on this machine's clock
+	Time          time.Time      `json:"time"`           // on this machine's clock
+	Node          string         `json:"node,omitempty"` // which gslbd this is
 	Version       string         `json:"version"`
 	UptimeSeconds int64          `json:"uptime_seconds"`
 	Ready         bool           `json:"ready"`
@@ -102,7 +103,7 @@ func (s *Server) overview(w http.ResponseWriter, req *http.Request) {
 	}
 	st := s.summary(snap, time.Now())
 	v := Overview{
-		Time: st.Time, Version: st.Version, UptimeSeconds: st.UptimeSeconds, Ready: st.Ready, NotReadyWhy: st.NotReadyWhy,
+		Time: st.Time, Node: s.opts.Node, Version: st.Version, UptimeSeconds: st.UptimeSeconds, Ready: st.Ready, NotReadyWhy: st.NotReadyWhy,
 		ConfigEpoch: st.ConfigEpoch, Publication: st.Publication, Blind: st.Blind, BlindWhy: st.BlindWhy, KeepsOrders: s.opts.Control != nil,
 		Counts:   map[string]int{Critical: 0, Warning: 0, Notice: 0},
 		Problems: st.Problems[:min(len(st.Problems), maxProblems)], Sites: siteOverviews(snap, st.Time),

@@ -26,6 +26,7 @@ type Agent struct {
 	HAProxy        []HAProxy            `mapstructure:"haproxy" size:"64"`
 	VirtualServers []AgentVirtualServer `mapstructure:"virtual_servers" size:"1000"`
 	Linux          Linux                `mapstructure:"linux"`
+	Telemetry      AgentTelemetry       `mapstructure:"telemetry"`
 	Log            AgentLog             `mapstructure:"log"`
 }
 
@@ -115,6 +116,12 @@ type Linux struct {
 	Interface string `mapstructure:"interface" as:"interface"`
 	// Sessions says whether established sockets to the ports of virtual_servers are counted. Default true.
 	Sessions bool `mapstructure:"sessions" default:"true"`
+}
+
+// AgentTelemetry says where the agent tells Prometheus how it does.
+type AgentTelemetry struct {
+	// Listen is the address of /metrics and /healthz. Whoever reaches it may read. Default: none; the agent opens no port.
+	Listen string `mapstructure:"listen" as:"listen"`
 }
 
 // AgentLog says how the agent logs.

@@ -565,6 +565,14 @@ func (c *Control) view(now time.Time) *view {
 func (c *Control) apply(now time.Time) {
 	v := c.view(now)
 	c.opts.Store.SetOrders(v.orders())
+	if !c.appliedAt.IsZero() { // what expired before the start is in the history only
+		for _, e := range v.expired() {
+			if e.Time.After(c.appliedAt.Round(0)) {
+				_, id, _ := strings.Cut(strings.TrimSuffix(e.ID, "/expired"), "/")
+				c.log.Info(e.Message, zap.String("id", id), zap.String("target", e.Target), zap.Time("expired", e.Time))
+			}
+		}
+	}
 	c.appliedAt = now
 	c.next = v.nextChange()
 	for _, o := range v.ordersInForce(now) {

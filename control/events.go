@@ -43,37 +43,32 @@ type event struct {
 	targets []Target
 }
 
+func newEvent(id, message string, at time.Time, author, reason string, targets ...Target) event {
+	e := event{Event{ID: id, Time: at, Message: message, Author: author, Reason: reason}, targets}
+	var texts []string
+	for _, t := range targets {
+		texts = append(texts, t.String())
+		if t.Service != "" {
+			e.Service = t.Service
+		}
+	}
+	e.Target = strings.Join(texts, ", ")
+	return e
+}
+
 // events returns the events of the set since, in no order.
 func (v *view) events(since time.Time) []event {
-	var all []event
+	all := slices.DeleteFunc(v.expired(), func(e event) bool { return e.Time.Before(since) })
 	add := func(id, message string, at time.Time, author, reason string, targets ...Target) {
-		if at.Before(since) || at.After(v.now.Add(maxSkew)) {
-			return
+		if !at.Before(since) && !at.After(v.now.Add(maxSkew)) {
+			all = append(all, newEvent(id, message, at, author, reason, targets...))
 		}
-		e := event{Event{ID: id, Time: at, Message: message, Author: author, Reason: reason}, targets}
-		var texts []string
-		for _, t := range targets {
-			texts = append(texts, t.String())
-			if t.Service != "" {
-				e.Service = t.Service
-			}
-		}
-		e.Target = strings.Join(texts, ", ")
-		all = append(all, e)
 	}
 	for r := range v.all() {
 		switch {
 		case r.Order != nil:
 			for i, o := range r.Order.contents() {
-				key := r.key()
-				if i > 0 {
-					key = fmt.Sprintf("%s/%d", key, i) // given under the id of another
-				}
-				add(key, o.Action+" ordered", o.Created, o.Author, o.Reason, o.Target)
-				ended := v.ended(o.ID)
-				if !o.Expires.IsZero() && !o.Expires.After(v.now) && (ended == nil || o.Expires.Before(ended.Created)) {
-					add(key+"/expired", o.Action+" order expired", o.Expires, "", "", o.Target)
-				}
+				add(contentKey(r, i), o.Action+" ordered", o.Created, o.Author, o.Reason, o.Target)
 			}
 		case r.Evacuation != nil:
 			e := r.Evacuation
@@ -105,6 +100,51 @@ func (v *view) events(since time.Time) []event {
 		}
 	}
 	return all
+}
+
+// contentKey is the key of the content with that number of an order: others are given under the id of the first.
+func contentKey(r Record, number int) string {
+	if number == 0 {
+		return r.key()
+	}
+	return fmt.Sprintf("%s/%d", r.key(), number)
+}
+
+// expired returns the events of what time has ended, in no order: what nobody had ended, or asked to end, before.
+func (v *view) expired() []event {
+	var all []event
+	over := func(at time.Time) bool { return !at.IsZero() && !at.After(v.now) }
+	for r := range v.all() {
+		switch {
+		case r.Order != nil:
+			for i, o := range r.Order.contents() {
+				if ended := v.ended(o.ID); over(o.Expires) && (ended == nil || o.Expires.Before(ended.Created)) {
+					all = append(all, newEvent(contentKey(r, i)+"/expired", o.Action+" order expired", o.Expires, "", "", o.Target))
+				}
+			}
+		case r.Evacuation != nil:
+			e := r.Evacuation
+			if over(e.Expires) && slices.ContainsFunc(e.Types, func(typ string) bool { return v.wasInForce(e, typ, e.Expires) }) {
+				all = append(all, newEvent(r.key()+"/expired", "evacuation expired", e.Expires, "", "", e.targets()...))
+			}
+		}
+	}
+	return all
+}
+
+// wasInForce reports whether a type of the evacuation was neither ended nor being restored just before at.
+func (v *view) wasInForce(e *Evacuation, typ string, at time.Time) bool {
+	if ended := v.ended(e.partID(typ)); ended != nil && ended.Created.Before(at) {
+		return false
+	}
+	for _, all := range v.restorations {
+		for _, r := range all.contents() {
+			if r.Created.Before(at) && slices.Contains(r.Evacuations, e.ID) && slices.Contains(r.Types, typ) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // targets returns the zones as targets of orders.

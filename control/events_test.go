@@ -4,9 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 func TestEvents(t *testing.T) {
@@ -57,5 +61,77 @@ func TestEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(openControl(t, dir), start, "", "", ordered, drained, cleared, expired, fled)
+	})
+}
+
+// What expires is logged once, when it does, and stands in the history once; what was cleared or restored before does not expire.
+func TestExpiryIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		core, logs := observer.New(zap.InfoLevel)
+		open := func() (*Control, func()) {
+			c := New(Options{Directory: dir, Node: "gslb1", Store: fleetStore(t), Config: fleetConfig, Log: zap.New(core)})
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- c.Run(ctx) }()
+			return c, func() {
+				cancel()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		start := time.Now()
+		within := func(d time.Duration) time.Time { return start.Add(d).UTC().Round(0) }
+		c, stop := open()
+		drain, cleared, late := orderTo(Drain, Target{Site: "busan"}), orderTo(Down, Target{Site: "busan"}), orderTo(Up, Target{Site: "busan"})
+		drain.Expires, cleared.Expires, late.Expires = within(time.Hour), within(time.Hour), within(3*time.Hour)
+		mustForce(t, c, drain)
+		mustForce(t, c, cleared)
+		mustForce(t, c, late)
+		short, restored := evacuationOf("apne2-az1"), evacuationOf("use1-az1")
+		short.Expires, restored.Expires = within(2*time.Hour), within(2*time.Hour)
+		short.Force, restored.Force = true, true
+		mustEvacuate(t, c, short)
+		mustEvacuate(t, c, restored)
+		time.Sleep(30 * time.Minute)
+		if _, err := c.Clear(t.Context(), Tombstone{ID: cleared.ID, Created: time.Now(), Author: "lee", Reason: "mended"}, Caller{}); err != nil {
+			t.Fatal(err)
+		}
+		mustRestore(t, c, restorationOf("use1-az1", ""))
+		time.Sleep(2 * time.Hour)
+		mustForce(t, c, orderTo(Down, Target{Site: "seoul"})) // which is no reason to say it again
+		stop()
+		time.Sleep(time.Hour)
+		c, stop = open() // the third one ended meanwhile
+		defer stop()
+		time.Sleep(time.Minute)
+
+		var logged []string
+		for _, line := range logs.All() {
+			if strings.HasSuffix(line.Message, "expired") {
+				logged = append(logged, fmt.Sprintf("%s %s: %s", line.Time.Sub(start).Round(time.Second), line.Message, line.ContextMap()["target"]))
+				if id := line.ContextMap()["id"]; id != drain.ID && id != short.ID {
+					t.Errorf("%s has id %v", line.Message, id)
+				}
+			}
+		}
+		if want := []string{"1h0m0s drain order expired: site busan", "2h0m0s evacuation expired: zone apne2-az1"}; !slices.Equal(logged, want) {
+			t.Errorf("logged %q, want %q", logged, want)
+		}
+		var told []string
+		for _, e := range c.Events(start, "", "") {
+			if strings.HasSuffix(e.Message, "expired") || strings.HasPrefix(e.Message, "evacuation over") {
+				told = append(told, fmt.Sprintf("%s %s: %s: %s", e.Time.Sub(start).Round(time.Minute), e.Message, e.Target, e.Reason))
+			}
+		}
+		want := []string{
+			"30m0s evacuation over (member): zone use1-az1: power is back", "1h0m0s drain order expired: site busan: ",
+			"2h0m0s evacuation expired: zone apne2-az1: ", "2h0m0s evacuation over (member): zone apne2-az1: the evacuation expired",
+			"3h0m0s up order expired: site busan: ",
+		}
+		if !slices.Equal(told, want) {
+			t.Errorf("got  %q\nwant %q", told, want)
+		}
 	})
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,7 +37,17 @@ func TestDashboard(t *testing.T) {
 	probe.Env = append(os.Environ(), "NODE_PATH="+modules)
 	lab.Need(t, probe.Run() == nil, "the npm package playwright-core (npm install -g playwright-core)")
 
-	s := startGSLBD(t, dashboardConfig)
+	// A second service, at two sites that are on no map, which fails over and goes back by hand.
+	s := startGSLBD(t, strings.Replace(dashboardConfig, "\nservices:\n", `
+  - {name: tokyo, zone: apne1-az1}
+  - {name: osaka, zone: apne3-az1}
+services:
+  - name: db.gslb.example.com
+    failover: {failback: manual}
+    members:
+      - {name: tokyo, site: tokyo, addresses: [192.0.2.3]}
+      - {name: osaka, site: osaka, addresses: [192.0.2.4], role: backup}
+`, 1))
 	const token = "a-token-of-32-characters-at-least"
 	secured := &gslbd{dns: freeAddr(t), reports: freeAddr(t), admin: freeAddr(t), dir: t.TempDir()}
 	secured.config = filepath.Join(secured.dir, "gslbd.yaml")
@@ -59,7 +70,7 @@ func TestDashboard(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(node, script)
-	cmd.Env = append(os.Environ(), "NODE_PATH="+modules, "ADMIN="+s.admin, "REPORTS="+s.reports, "SECURED="+secured.admin, "TOKEN="+token,
+	cmd.Env = append(os.Environ(), "NODE_PATH="+modules, "ADMIN="+s.admin, "REPORTS="+s.reports, "SECURED="+secured.admin, "TOKEN="+token, fmt.Sprint("PID=", s.cmd.Process.Pid),
 		"CHROMIUM="+chromium, "SCREENSHOTS="+os.Getenv("DASHBOARD_SCREENSHOTS"))
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out

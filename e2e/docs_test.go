@@ -44,6 +44,7 @@ const (
 	delegated   = "TestDocsDelegation runs it"
 	protocol    = "TestDocsProtocol runs it"
 	overTLS     = "TestDocsOverTLS runs it"
+	dnstap      = "TestDnstapIsReadByOthers runs it"
 	agentFile   = "TestDocs of cmd/gslb-agent reads it"
 	explanation = "TestDocsExplain prints it"
 	output      = "output, as an example"
@@ -117,6 +118,7 @@ var treated = map[string][][2]string{
 		{"gslbctl force down", operations},
 		{"gslbctl events", operations},
 		{"dnstap:", "TestDnstap has such a file, and dnstap-read reads it"},
+		{"dnstap-read", dnstap},
 		{"install -m 755 gslbd.new", inDebian},
 	},
 	"docs/performance.md": {

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -57,7 +58,7 @@ func TestAlertRules(t *testing.T) {
 
 // The rules and the Grafana dashboard ask only for series that there are.
 func TestSeriesExist(t *testing.T) {
-	series := regexp.MustCompile(`gslbd_[a-z_]+`)
+	series := regexp.MustCompile(`gslb(?:d|_agent)_[a-z_]+`)
 	var known []string
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
@@ -77,20 +78,54 @@ func TestSeriesExist(t *testing.T) {
 	}
 }
 
+// A grafanaDashboard is what the tests look at of one.
+type grafanaDashboard struct {
+	UID           string
+	SchemaVersion int
+	Panels        []struct {
+		ID         int
+		Title      string
+		Type       string
+		Datasource grafanaSource
+		GridPos    struct{ X, Y, W, H int }
+		Targets    []struct {
+			RefID      string
+			Datasource grafanaSource
+			Expr       string
+		}
+	}
+	Templating struct {
+		List []struct {
+			Name, Type string
+			Datasource grafanaSource
+			Query      json.RawMessage
+			Definition string
+		}
+	}
+	Annotations struct {
+		List []struct {
+			Datasource grafanaSource
+			Expr       string
+		}
+	}
+}
+
+type grafanaSource struct{ Type, UID string }
+
+func readGrafana(t *testing.T) *grafanaDashboard {
+	t.Helper()
+	d := new(grafanaDashboard)
+	if err := json.Unmarshal([]byte(read(t, grafanaFile)), d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
 // panels returns the expressions of the Grafana dashboard, by panel.
 func panels(t *testing.T) map[string][]string {
 	t.Helper()
-	var dashboard struct {
-		Panels []struct {
-			Title   string
-			Targets []struct{ Expr string }
-		}
-	}
-	if err := json.Unmarshal([]byte(read(t, grafanaFile)), &dashboard); err != nil {
-		t.Fatal(err)
-	}
 	all := map[string][]string{}
-	for _, p := range dashboard.Panels {
+	for _, p := range readGrafana(t).Panels {
 		for _, target := range p.Targets {
 			all[p.Title] = append(all[p.Title], strings.NewReplacer("$instance", ".*", "$service", ".*", "$site", ".*", "$__rate_interval", "30s").Replace(target.Expr))
 		}
@@ -98,16 +133,82 @@ func panels(t *testing.T) map[string][]string {
 	return all
 }
 
-// A real Prometheus scrapes a running gslbd, understands every panel of the Grafana dashboard, and raises an alert.
+// The Grafana dashboard is one that Grafana imports: every id once, no panel over another, all from the source that the
+// variable names, and no variable that is not declared.
+func TestGrafanaDashboard(t *testing.T) {
+	d := readGrafana(t)
+	if d.UID == "" || d.SchemaVersion == 0 {
+		t.Errorf("uid %q, schemaVersion %d", d.UID, d.SchemaVersion)
+	}
+	source := grafanaSource{"prometheus", "${datasource}"}
+	declared := []string{"__rate_interval"} // Grafana's own
+	for i, v := range d.Templating.List {
+		declared = append(declared, v.Name)
+		switch {
+		case i == 0 && (v.Name != "datasource" || v.Type != "datasource" || string(v.Query) != `"prometheus"`):
+			t.Errorf("the first variable is %s %s %s, and not the source of the others", v.Type, v.Name, v.Query)
+		case i > 0 && (v.Type != "query" || v.Datasource != source || !strings.HasPrefix(v.Definition, "label_values(")):
+			t.Errorf("variable %+v", v)
+		}
+	}
+	ids, titles, cells := map[int]bool{}, map[string]bool{}, map[[2]int]string{}
+	for _, p := range d.Panels {
+		if ids[p.ID] || p.ID == 0 || titles[p.Title] || p.Title == "" {
+			t.Errorf("panel %d %q: the id or title is not its own", p.ID, p.Title)
+		}
+		ids[p.ID], titles[p.Title] = true, true
+		if !slices.Contains([]string{"row", "stat", "timeseries", "state-timeline"}, p.Type) {
+			t.Errorf("%s: type %q", p.Title, p.Type)
+		}
+		if p.Type == "row" != (len(p.Targets) == 0) || p.Type != "row" && p.Datasource != source {
+			t.Errorf("%s: %d expressions from %+v", p.Title, len(p.Targets), p.Datasource)
+		}
+		refs := map[string]bool{}
+		for _, target := range p.Targets {
+			if refs[target.RefID] || target.RefID == "" || target.Datasource != source {
+				t.Errorf("%s: target %+v", p.Title, target)
+			}
+			refs[target.RefID] = true
+			for _, v := range regexp.MustCompile(`\$\{?(\w+)`).FindAllStringSubmatch(target.Expr, -1) {
+				if !slices.Contains(declared, v[1]) {
+					t.Errorf("%s: no variable %s", p.Title, v[1])
+				}
+			}
+		}
+		g := p.GridPos
+		if g.W < 1 || g.H < 1 || g.X < 0 || g.X+g.W > 24 {
+			t.Errorf("%s: at %+v", p.Title, g)
+		}
+		for x := g.X; x < g.X+g.W; x++ {
+			for y := g.Y; y < g.Y+g.H; y++ {
+				if other, taken := cells[[2]int{x, y}]; taken {
+					t.Fatalf("%s lies over %s", p.Title, other)
+				}
+				cells[[2]int{x, y}] = p.Title
+			}
+		}
+	}
+	for _, a := range d.Annotations.List {
+		if a.Datasource != source || a.Expr == "" {
+			t.Errorf("annotation %+v", a)
+		}
+	}
+}
+
+// A real Prometheus scrapes a running gslbd and a running agent beside HAProxy, has data for every panel and variable of the Grafana
+// dashboard, and raises alerts.
 func TestPrometheus(t *testing.T) {
+	t.Parallel()
 	prometheus := lab.Program(t, "prometheus")
 	s := startGSLBD(t, dashboardConfig)
+	telemetry := freeAddr(t)
+	virginia := startHAProxySite(t, "virginia", "127.0.12.1", "telemetry: {listen: \""+telemetry+"\"}\n", s)
 	dir, listen := t.TempDir(), freeAddr(t)
 	rules, err := filepath.Abs(rulesFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := fmt.Sprintf("global: {scrape_interval: 500ms, evaluation_interval: 500ms}\nrule_files: [%q]\nscrape_configs:\n  - job_name: gslbd\n    static_configs: [{targets: [%q]}]\n", rules, s.admin)
+	config := fmt.Sprintf("global: {scrape_interval: 500ms, evaluation_interval: 500ms}\nrule_files: [%q]\nscrape_configs:\n  - job_name: gslbd\n    static_configs: [{targets: [%q]}]\n  - job_name: gslb-agent\n    static_configs: [{targets: [%q]}]\n", rules, s.admin, telemetry)
 	if err := os.WriteFile(filepath.Join(dir, "prometheus.yaml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +240,8 @@ func TestPrometheus(t *testing.T) {
 		return `{"site": "seoul", "load": {"sessions": 7, "bits_per_second_in": 1000, "bits_per_second_out": 2000}}`
 	}, func(string) {})
 	lab.Eventually(t, 30*time.Second, "Prometheus has scraped gslbd", has(`gslbd_site_sessions{site="seoul"} == 7`))
-	lab.Eventually(t, 30*time.Second, "it has a rate", has(`rate(gslbd_reports_total[30s])`))
+	lab.Eventually(t, 30*time.Second, "it has scraped the agent", has(`gslb_agent_servers{virtual_server="web", state="up"} == 2`))
+	lab.Eventually(t, 30*time.Second, "it has rates", has(`rate(gslbd_reports_total[30s]) and on () rate(gslb_agent_reports_total{result="accepted"}[30s]) > 0`))
 	s.ask(t, question{name: "www.gslb.example.com"})
 	for title, exprs := range panels(t) {
 		for _, expr := range exprs {
@@ -147,8 +249,15 @@ func TestPrometheus(t *testing.T) {
 			if err != nil {
 				t.Errorf("%s: %v", title, err)
 			}
-			if n == 0 && title != "Reports refused" {
+			if n == 0 && title != "Reports refused" { // of which there are no series before there are such reports
 				lab.Eventually(t, 30*time.Second, "the panel "+title+" shows something: "+expr, has(expr))
+			}
+		}
+	}
+	for _, v := range readGrafana(t).Templating.List {
+		if m := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(v.Definition); m != nil {
+			if n, err := query(fmt.Sprintf("%s{%s!=\"\"}", m[1], m[2])); n == 0 || err != nil {
+				t.Errorf("variable %s has no values: %v", v.Name, err)
 			}
 		}
 	}
@@ -157,9 +266,13 @@ func TestPrometheus(t *testing.T) {
 		t.Fatalf("a wrong configuration is taken: %s", out)
 	}
 	lab.Eventually(t, 30*time.Second, "an alert is raised", has(`ALERTS{alertname="GslbdReloadFailed", alertstate="firing"}`))
-	if n, err := query(`ALERTS{alertname="GslbdAway"}`); n != 0 || err != nil {
-		t.Errorf("GslbdAway is raised (%d) or cannot be asked: %v", n, err)
+	if n, err := query(`ALERTS{alertname=~"GslbdAway|GslbAgent.*"}`); n != 0 || err != nil {
+		t.Errorf("GslbdAway or an alert of the agent is raised (%d) or cannot be asked: %v", n, err)
 	}
+	virginia.haproxy.signal(syscall.SIGKILL)
+	lab.Eventually(t, 30*time.Second, "an alert of the agent begins", has(`ALERTS{alertname="GslbAgentCannotRead", reader="haproxy `+virginia.socket+`"}`))
+	s.signal(syscall.SIGTERM)
+	lab.Eventually(t, 60*time.Second, "another begins", has(`ALERTS{alertname="GslbAgentNotHeard", server="http://`+s.reports+`"}`))
 }
 
 // docs/telemetry.md has every series that gslbd exports with its type, labels and meaning, and no other.

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// The results that are counted.
+// The results that are counted. What they are called in telemetry, newCounters is told.
 const (
 	succeeded  = iota // answered as it should
 	failed            // did not
@@ -18,14 +18,15 @@ const (
 // counters counts probes by method and result. It is safe for concurrent use.
 type counters struct {
 	desc    *prometheus.Desc
+	results [numResults]string
 	methods []string
 	counts  []atomic.Uint64 // by method x numResults + result
 }
 
-func newCounters(methods ...string) counters {
+func newCounters(name, help string, results [numResults]string, methods ...string) counters {
 	return counters{
-		desc: prometheus.NewDesc("gslbd_probes_total",
-			"Health checks and round trip probes, by method and result.", []string{"method", "result"}, nil),
+		desc:    prometheus.NewDesc(name, help, []string{"method", "result"}, nil),
+		results: results,
 		methods: methods,
 		counts:  make([]atomic.Uint64, len(methods)*numResults),
 	}
@@ -42,9 +43,8 @@ func (c *counters) add(method string, result int) {
 }
 
 func (c *counters) collect(ch chan<- prometheus.Metric) {
-	names := [numResults]string{"success", "failure", "unrunnable", "dropped"}
 	for i := range c.counts {
 		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(c.counts[i].Load()),
-			c.methods[i/numResults], names[i%numResults])
+			c.methods[i/numResults], c.results[i%numResults])
 	}
 }

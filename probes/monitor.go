@@ -97,8 +97,9 @@ func NewMonitor(opts MonitorOptions) *Monitor {
 		do:          opts.Do,
 		concurrency: opts.Concurrency,
 		wake:        make(chan struct{}, 1),
-		counters:    newCounters(string(ICMP), string(TCP), string(UDP), string(HTTP), string(HTTPS), string(DNS)),
-		entries:     map[string]*entry{},
+		counters: newCounters("gslbd_probes_total", "Health checks, by method and result.", [numResults]string{"success", "failure", "unrunnable", "dropped"},
+			string(ICMP), string(TCP), string(UDP), string(HTTP), string(HTTPS), string(DNS)),
+		entries: map[string]*entry{},
 	}
 	if m.notify == nil {
 		m.notify = func(Result) {}

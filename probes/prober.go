@@ -156,12 +156,13 @@ func NewProber(opts ProberOptions) (*Prober, error) {
 	p := &Prober{
 		methods: opts.Methods, count: opts.Count, timeout: opts.Timeout, rate: opts.Rate, maxQueue: opts.MaxQueue,
 		result: opts.Result, log: opts.Log,
-		epoch:    time.Now(),
-		wake:     make(chan struct{}, 1),
-		counters: newCounters(MethodICMP, MethodDNS),
-		active:   map[netip.Addr]*target{},
-		flights:  map[flightKey]*flight{},
-		sockets:  map[socketKey][]*socket{},
+		epoch: time.Now(),
+		wake:  make(chan struct{}, 1),
+		counters: newCounters("gslb_agent_probes_total", "Probes of the round trip to resolvers, by method and result.",
+			[numResults]string{"answered", "lost", "unrunnable", "dropped"}, MethodICMP, MethodDNS),
+		active:  map[netip.Addr]*target{},
+		flights: map[flightKey]*flight{},
+		sockets: map[socketKey][]*socket{},
 	}
 	if len(p.methods) == 0 {
 		p.methods = []string{MethodICMP}
@@ -248,7 +249,7 @@ func (p *Prober) Queue(addr netip.Addr, methods ...string) bool {
 // Describe implements prometheus.Collector.
 func (p *Prober) Describe(ch chan<- *prometheus.Desc) { ch <- p.counters.desc }
 
-// Collect implements prometheus.Collector: gslbd_probes_total{method,result}.
+// Collect implements prometheus.Collector: gslb_agent_probes_total{method,result}.
 func (p *Prober) Collect(ch chan<- prometheus.Metric) { p.counters.collect(ch) }
 
 // Run sends and receives until ctx ends, and then returns nil; what is queued or in flight is forgotten. It is called

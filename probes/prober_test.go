@@ -296,7 +296,7 @@ func TestProberQueue(t *testing.T) {
 	}
 }
 
-// counted returns one value of gslbd_probes_total.
+// counted returns one value of gslbd_probes_total or gslb_agent_probes_total.
 func counted(t *testing.T, c prometheus.Collector, method, result string) float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -304,7 +304,7 @@ func counted(t *testing.T, c prometheus.Collector, method, result string) float6
 		t.Fatal(err)
 	}
 	families, err := registry.Gather()
-	if err != nil || len(families) != 1 || families[0].GetName() != "gslbd_probes_total" {
+	if err != nil || len(families) != 1 || !strings.HasSuffix(families[0].GetName(), "_probes_total") {
 		t.Fatalf("gathered %v, %v", families, err)
 	}
 	for _, m := range families[0].Metric {
@@ -491,7 +491,7 @@ func TestProberIdleAndClose(t *testing.T) {
 	if after := descriptors(t); after != before {
 		t.Errorf("%d descriptors, %d before", after, before)
 	}
-	if got := counted(t, p, MethodICMP, "success"); got != 3 {
+	if got := counted(t, p, MethodICMP, "answered"); got != 3 {
 		t.Errorf("%v succeeded, want 3", got)
 	}
 }

@@ -47,7 +47,7 @@ type AgentOptions struct {
 	Name     string        // tells several agents of a site apart; "": gslbd calls it "default"
 	Servers  []string      // base URL of every gslbd, http or https; required
 	Interval time.Duration // between reports, until an answer says otherwise; default 5s
-	Readers  []Reader      // read in parallel for every report
+	Readers  []Reader      // read in parallel for every report; telemetry tells of those that are a fmt.Stringer
 	Draining bool          // Readers that are Actors may end sessions and set servers to drain and back, as gslbd agree
 
 	// Probe queues a resolver for a measurement of its round trip, by the methods in that order (none: icmp), and says
@@ -72,10 +72,12 @@ type Agent struct {
 	client   *http.Client
 	peers    []*peer
 	draining *drainer
+	started  time.Time
 	interval chan struct{} // holds a token when an answer changed the interval; never closed
 
 	rtts rttRing
 	boot atomic.Pointer[string] // boot_id
+	last atomic.Pointer[tally]  // of the last report; nil: there was none
 
 	mu     sync.Mutex
 	recent map[netip.Addr]time.Time // guarded by mu: when a resolver was last queued
@@ -96,23 +98,33 @@ type peer struct {
 	slot     chan *round  // holds the report to send next; never closed
 	interval atomic.Int64 // what its last answer ordered, in nanoseconds; 0: nothing yet
 
+	// What telemetry tells, written by the peer's goroutine.
+	cursor     atomic.Uint64 // of the round trips it has acknowledged
+	dropped    atomic.Uint64 // round trips that it will never get
+	results    [numReportResults]atomic.Uint64
+	acceptedAt atomic.Pointer[time.Time] // nil: never
+
 	// Owned by the peer's goroutine.
-	cursor    uint64 // of the round trips it has acknowledged
-	conflicts int    // reports in a row that it refused because of boot_id or sequence
+	conflicts int // reports in a row that it refused because of boot_id or sequence
 	trouble   notice
 	warnings  notice
 }
 
-// readerLog is what was logged of a reader.
-type readerLog struct{ trouble, warnings notice }
+// readerLog is what was logged and counted of a reader.
+type readerLog struct {
+	trouble, warnings notice
+	failures          uint64
+}
 
 // A round is one report, before the round trips, which differ by peer.
 type round struct {
 	sequence uint64
 	load     *Load
 	servers  []VirtualServer
+	failing  []bool // by reader
 	drained  []state.DrainedServers
 	warnings []string
+	heldBack int // of draining
 }
 
 // NewAgent returns an Agent. It fails when the site or the servers cannot be.
@@ -140,6 +152,7 @@ func NewAgent(opts AgentOptions) (*Agent, error) {
 			// A redirect would carry the token to wherever it leads.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
+		started:  time.Now(),
 		interval: make(chan struct{}, 1),
 		rtts:     rttRing{size: maxKeptRTTs},
 		recent:   make(map[netip.Addr]time.Time),
@@ -207,6 +220,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
+		a.last.Store(a.tally(r))
 		for _, p := range a.peers {
 			select { // Run is the only one that fills the slot
 			case <-p.slot:
@@ -300,6 +314,7 @@ func (a *Agent) read(ctx context.Context) *round {
 	for i := range readings {
 		l := &a.readers[i]
 		if err := failures[i]; err != nil {
+			l.failures++
 			if l.trouble.changed(now, err.Error()) {
 				a.log.Warn("reader failed", zap.Error(err))
 			}
@@ -313,6 +328,9 @@ func (a *Agent) read(ctx context.Context) *round {
 	a.sequence++
 	r := &round{sequence: a.sequence}
 	r.load, r.servers = merge(readings)
+	for _, err := range failures {
+		r.failing = append(r.failing, err != nil)
+	}
 	a.logServers(r.servers)
 	return r
 }
@@ -373,7 +391,7 @@ func (a *Agent) serve(ctx context.Context, p *peer) {
 
 // deliver sends one report, a second time if it is not answered.
 func (a *Agent) deliver(ctx context.Context, p *peer, r *round) {
-	rtts, dropped, upTo := a.rtts.since(p.cursor, maxSentRTTs)
+	rtts, dropped, upTo := a.rtts.since(p.cursor.Load(), maxSentRTTs)
 	rep := Report{
 		Site: a.opts.Site, Agent: a.opts.Name, BootID: *a.boot.Load(), Sequence: &r.sequence,
 		Load: r.load, VirtualServers: r.servers, Drained: r.drained, Warnings: r.warnings,
@@ -397,14 +415,17 @@ func (a *Agent) deliver(ctx context.Context, p *peer, r *round) {
 	case ctx.Err() != nil:
 		return
 	case err != nil:
+		p.results[reportUnanswered].Add(1)
 		if p.trouble.changed(now, "no answer: "+err.Error()) {
 			p.log.Warn("no answer from gslbd", zap.Error(err))
 		}
 		return
 	case status != http.StatusOK || !answer.Accepted:
+		p.results[reportRefused].Add(1)
 		if status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge {
 			// If it is the round trips that it cannot read, sending them again would never end.
-			p.cursor = upTo
+			p.dropped.Add(dropped + uint64(len(rtts)))
+			p.cursor.Store(upTo)
 		}
 		if p.conflicts++; status != http.StatusConflict {
 			p.conflicts = 0
@@ -423,14 +444,17 @@ func (a *Agent) deliver(ctx context.Context, p *peer, r *round) {
 		}
 		return
 	}
+	p.results[reportAccepted].Add(1)
+	p.acceptedAt.Store(&now)
 	p.conflicts = 0
 	if p.trouble.changed(now, "") {
 		p.log.Info("reports accepted", zap.Uint64("sequence", r.sequence))
 	}
 	if dropped > 0 {
+		p.dropped.Add(dropped)
 		p.log.Warn("round trips dropped, because too many waited for this gslbd", zap.Uint64("dropped", dropped))
 	}
-	p.cursor = upTo
+	p.cursor.Store(upTo)
 	if text := strings.Join(answer.Warnings, "; "); p.warnings.changed(now, text) && text != "" {
 		p.log.Warn("gslbd warns", zap.Strings("warnings", answer.Warnings[:min(len(answer.Warnings), maxLogged)]))
 	}
@@ -652,6 +676,13 @@ func (r *rttRing) since(cursor uint64, most int) (rtts []probes.RTT, dropped, up
 		rtts = append(rtts, r.kept[i%uint64(r.size)])
 	}
 	return rtts, first - cursor, upTo
+}
+
+// waiting returns how many are kept from number cursor on.
+func (r *rttRing) waiting(cursor uint64) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return min(r.next-cursor, uint64(len(r.kept)))
 }
 
 // A notice remembers a text that was logged, so that only changes are. The empty text is the good state.

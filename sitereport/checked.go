@@ -89,6 +89,9 @@ func checkKey(virtualServer, server int) string {
 	return strconv.Itoa(virtualServer) + "/" + strconv.Itoa(server)
 }
 
+// String names the reader for operators.
+func (c *Checked) String() string { return "own checks" }
+
 // Run runs the checks until ctx is done.
 func (c *Checked) Run(ctx context.Context) error { return c.monitor.Run(ctx) }
 

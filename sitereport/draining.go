@@ -484,7 +484,7 @@ func (d *drainer) plan(ctx context.Context, r *round) {
 		}
 	}
 	r.drained = d.tell()
-	r.warnings = d.warnings()
+	r.warnings, r.heldBack = d.warnings()
 }
 
 // holdsBack returns why the servers of a virtual server are not to be set to drain, or "".
@@ -592,8 +592,8 @@ func (d *drainer) tell() (all []state.DrainedServers) {
 	return all
 }
 
-// warnings ends the round: it returns what is held back, and logs what was not in the last round.
-func (d *drainer) warnings() []string {
+// warnings ends the round: it returns what is held back and how much that is, and logs what was not in the last round.
+func (d *drainer) warnings() (all []string, heldBack int) {
 	for _, name := range slices.Sorted(maps.Keys(d.undone)) {
 		d.note("%s", d.undone[name])
 	}
@@ -608,10 +608,10 @@ func (d *drainer) warnings() []string {
 	if len(news) > 0 {
 		d.log.Warn("held back", zap.String("why", strings.Join(news[:min(len(news), maxLogged)], "; ")), zap.Int("reasons", len(news)))
 	}
-	all := d.notes
+	all, heldBack = d.notes, len(d.notes)
 	d.said, d.notes = said, nil
 	if len(all) > maxHeldBack {
 		all = append(all[:maxHeldBack:maxHeldBack], fmt.Sprintf("and %d more", len(all)-maxHeldBack))
 	}
-	return all
+	return all, heldBack
 }

@@ -106,6 +106,9 @@ func NewHAProxy(opts HAProxyOptions) (*HAProxy, error) {
 	return h, nil
 }
 
+// String names the reader for operators.
+func (h *HAProxy) String() string { return "haproxy " + h.opts.Socket }
+
 // Read reads the process once.
 func (h *HAProxy) Read(ctx context.Context) (Reading, error) {
 	// All commands on one connection are answered by one process, so that its age belongs to its counters.

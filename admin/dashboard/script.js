@@ -17,15 +17,36 @@ function make(tag, attributes, ...children) {
   return e;
 }
 
-// fill replaces the children of a container when what they are made from has changed, and leaves the focus where it was.
+// fill replaces the children of a container when what they are made from has changed. Focus and scrolling stay.
 const made = new Map();
 function fill(container, from, build) {
   const key = JSON.stringify(from);
   if (made.get(container) === key) return;
   made.set(container, key);
-  const active = container.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
-  container.replaceChildren(...[build()].flat());
-  if (active) container.querySelector(`[data-key="${CSS.escape(active)}"]`)?.focus();
+  const scrolled = [...container.querySelectorAll(".scroll")].map((e) => e.scrollLeft);
+  keepFocus(container, () => container.replaceChildren(...[build()].flat()));
+  container.querySelectorAll(".scroll").forEach((e, i) => { e.scrollLeft = scrolled[i] ?? 0; });
+}
+
+// fillRows makes a row for each item; the rows of items that have not changed stay as they are.
+function fillRows(container, items, build) {
+  const before = made.get(container) ?? new Map(), after = new Map();
+  for (const item of items) {
+    const key = JSON.stringify(item);
+    after.set(key, before.get(key) ?? build(item));
+  }
+  made.set(container, after);
+  keepFocus(container, () => {
+    for (const [key, row] of before) if (!after.has(key)) row.remove();
+    [...after.values()].forEach((row, i) => { if (container.children[i] !== row) container.insertBefore(row, container.children[i] ?? null); });
+  });
+}
+
+// keepFocus gives the focus back to what has the same key in the container after a change.
+function keepFocus(container, change) {
+  const active = container.contains(document.activeElement) ? document.activeElement : undefined;
+  change();
+  if (active?.dataset.key && document.activeElement !== active) container.querySelector(`[data-key="${CSS.escape(active.dataset.key)}"]`)?.focus();
 }
 
 // --- asking -----------------------------------------------------------------------------------------------------------
@@ -42,8 +63,9 @@ function headers(more) {
   return token ? { ...more, Authorization: "Bearer " + token } : { ...more };
 }
 
+// ask fails when no answer comes in time, so that a gslbd that hangs is told from one that has nothing new.
 async function ask(path, method = "GET", body) {
-  const options = { method, headers: headers(body === undefined ? {} : { "Content-Type": "application/json" }) };
+  const options = { method, headers: headers(body === undefined ? {} : { "Content-Type": "application/json" }), signal: AbortSignal.timeout(method === "GET" ? 15000 : 60000) };
   if (body !== undefined) options.body = JSON.stringify(body);
   const response = await fetch(path, options);
   const answer = await response.json().catch(() => ({ error: response.statusText }));
@@ -51,6 +73,12 @@ async function ask(path, method = "GET", body) {
   if (!response.ok) throw new Refused(response.status, answer.error);
   if (answer.time) skew = Date.parse(answer.time) - Date.now();
   return answer;
+}
+
+// why says in words why nothing came.
+function why(error) {
+  if (error instanceof TypeError) return "it does not answer"; // what fetch throws when there is no connection
+  return error.name === "TimeoutError" || error.name === "AbortError" ? "it takes connections and says nothing" : error.message;
 }
 
 const now = () => Date.now() + skew;
@@ -61,6 +89,7 @@ function wantToken() {
   if (!$("token").hidden && !had) return;
   $("token-why").textContent = had ? "The server does not know this token." : "";
   for (const s of document.querySelectorAll("main > section")) s.hidden = s.id !== "token";
+  state();
   $("token-input").focus();
 }
 
@@ -107,9 +136,11 @@ const percent = (share) => `${(share * 100).toFixed(share > 0 && share < 0.1 ? 1
 const signs = { critical: "▲", warning: "◆", notice: "●", info: "·", "": "✓" };
 const classes = { "": "good", info: "muted" };
 
+// severityWord is a text with the sign of its severity. Without a text the severity is told to those who cannot see the sign.
 function severityWord(severity, text) {
   severity ??= "";
-  return make("span", { class: `word ${classes[severity] ?? severity}` }, make("span", { "aria-hidden": "true" }, signs[severity] + " "), text);
+  return make("span", { class: `word ${classes[severity] ?? severity}` }, make("span", { "aria-hidden": "true" }, signs[severity] + " "),
+    text || make("span", { class: "unseen" }, (severity || "well") + ": "));
 }
 
 // --- what is wrong ----------------------------------------------------------------------------------------------------
@@ -125,7 +156,6 @@ function showProblems(v) {
   fill($("counts"), v.counts, () => ["critical", "warning", "notice"].filter((s) => v.counts[s]).map((s) =>
     severityWord(s, `${v.counts[s]} ${s}${s !== "critical" && v.counts[s] > 1 ? "s" : ""}`)));
   const total = v.counts.critical + v.counts.warning + v.counts.notice;
-  document.title = ["critical", "warning"].filter((s) => v.counts[s]).map((s) => signs[s] + v.counts[s] + " ").join("") + `gslbd ${location.hostname}`;
   fill($("problems"), [v.problems, [...opened]], () => {
     if (total === 0) return make("li", { class: "allgood good" }, "Nothing is wrong.");
     const kinds = new Map();
@@ -155,7 +185,7 @@ function subject(text) {
 
 // --- sites ------------------------------------------------------------------------------------------------------------
 
-let past = new Map();
+let past = new Map(), pastOf = 0; // and when it was read
 let allSites = false;
 const fewSites = 15;
 
@@ -190,7 +220,7 @@ function showMap(sites) {
     }
     const marks = placed.map((s) => {
       const [x, y] = at(s);
-      const find = () => { $("sites-find").value = s.name; showSites(last); };
+      const find = () => { $("sites-find").value = s.name; showSites(last); $("sites").scrollIntoView(); };
       return make("g", { class: "site", onclick: find }, make("title", {}, `${s.name}: ${s.condition}`), mark(x, y, 30, s.severity ?? ""));
     });
     return [make("path", { class: "land", d: land }), ...marks.reverse(), ...labels];
@@ -198,7 +228,8 @@ function showMap(sites) {
   const tally = new Map();
   for (const s of sites) tally.set(s.condition, (tally.get(s.condition) ?? 0) + 1);
   $("map").setAttribute("aria-label", `World map of ${sites.length} sites: ` + [...tally].map(([c, n]) => `${n} ${c}`).join(", ") + ". The table below has each.");
-  $("sites-count").textContent = [...tally].map(([c, n]) => `${n} ${c}`).join(", ");
+  const unplaced = sites.length - placed.length;
+  $("sites-count").textContent = [...tally].map(([c, n]) => `${n} ${c}`).join(", ") + (unplaced ? `; ${unplaced} without coordinates, which the map cannot show` : "");
 }
 
 fill($("legend"), "legend", () => [["", "up"], ["critical", "dead"], ["warning", "down, overloaded, stale or degraded"], ["notice", "drained, evacuated, or never reported"]]
@@ -230,15 +261,17 @@ function showSites(v) {
   const find = $("sites-find").value.trim().toLowerCase();
   const found = v.sites.filter((s) => [s.name, s.zone, s.region, s.condition].some((t) => (t ?? "").toLowerCase().includes(find)));
   const shown = allSites ? found : found.slice(0, fewSites);
-  fill($("sites-rows"), [shown, Math.floor(now() / 30000)], () => shown.map((s) => make("tr", {},
+  $("sites-found").textContent = found.length < v.sites.length ? `${found.length} of ${v.sites.length}` : `${v.sites.length}`;
+  const rows = shown.map(({ report_age_seconds: age, ...s }) => [s, age === undefined ? undefined : Math.round((Date.parse(v.time) - age * 1000) / 500) * 500, pastOf, Math.floor(now() / 30000)]);
+  fillRows($("sites-rows"), rows, ([s, reported]) => make("tr", {},
     make("th", { scope: "row" }, s.name, make("div", { class: "muted" }, [s.zone, s.region].filter(Boolean).join(", "))),
     make("td", {}, severityWord(s.severity, s.condition), reasons(s).map((r) => make("div", { class: "muted" }, r))),
-    make("td", {}, s.report_age_seconds === undefined ? severityWord("notice", "never") : [severityWord({ dead: "critical", stale: "warning" }[s.report], s.report), ", ", ago(new Date(Date.parse(v.time) - s.report_age_seconds * 1000).toISOString())],
+    make("td", {}, reported === undefined ? severityWord("notice", "never") : [severityWord({ dead: "critical", stale: "warning" }[s.report], s.report), ", ", ago(new Date(reported).toISOString())],
       s.agent ? make("div", { class: "muted" }, "agent " + s.agent) : undefined),
     make("td", { class: s.members_up < s.members ? "warning" : "" }, `${s.members_up} of ${s.members}`),
     make("td", {}, line(s.name, 1, s.sessions_limit, s.load?.sessions)),
     make("td", {}, line(s.name, 2, s.bandwidth_limit, s.load?.bits_per_second_in === undefined ? undefined : Math.max(s.load.bits_per_second_in, s.load.bits_per_second_out), "bit/s")),
-    make("td", { class: "number" }, s.utilisation === undefined ? "–" : percent(s.utilisation)))));
+    make("td", { class: "number" }, s.utilisation === undefined ? "–" : percent(s.utilisation))));
   const rest = found.length - shown.length;
   $("sites-more").hidden = rest <= 0;
   $("sites-more").textContent = `Show ${rest} more sites`;
@@ -258,7 +291,7 @@ $("sites-more").addEventListener("click", () => { allSites = true; showSites(las
 async function loadPast() {
   const v = await ask("/v1/loads");
   past = new Map(v.sites.map((s) => [s.site, s.points]));
-  made.delete($("sites-rows"));
+  pastOf = v.time;
   showSites(last);
 }
 
@@ -266,6 +299,7 @@ async function loadPast() {
 
 let limit = 50;
 let open = ""; // the service that is shown
+let counts = []; // of its answers in the last minute, the oldest first: when, and by member
 
 function chip(m) {
   let severity = m.up ? "" : "warning", word = m.up ? "up" : "down";
@@ -276,11 +310,11 @@ function chip(m) {
 
 function showServices(v) {
   $("services-count").textContent = v.services_found < v.services_total ? `${v.services_found} of ${v.services_total}` : `${v.services_total}`;
-  fill($("services-rows"), v.services, () => v.services.map((s) => make("tr", {},
+  fillRows($("services-rows"), v.services, (s) => make("tr", {},
     make("th", { scope: "row" }, severityWord(s.severity, ""), make("button", { class: "link", type: "button", "data-key": s.name, onclick: () => openService(s.name) }, s.name)),
     make("td", {}, severityWord(s.pool === "backup" ? "warning" : "", s.pool + (s.held ? ", held" : "")), make("div", { class: "muted" }, s.pool_why, zeroTime(s.pool_since) ? "" : ", for ", ago(s.pool_since))),
     make("td", {}, make("div", { class: "chips" }, s.members.slice(0, 12).map(chip), s.members.length > 12 ? make("span", { class: "muted" }, `and ${s.members.length - 12} more`) : undefined)),
-    make("td", {}, s.policy))));
+    make("td", {}, s.policy)));
   const rest = v.services_found - v.services.length;
   $("services-more").hidden = rest <= 0;
   $("services-more").textContent = v.services.length >= 500 ? `${rest} more: find them by name` : `Show more of the other ${rest} services`;
@@ -294,7 +328,13 @@ $("services-more").addEventListener("click", () => { limit = Math.min(500, limit
 
 async function openService(name) {
   open = name;
-  await showService();
+  counts = [];
+  try {
+    await showService();
+  } catch (error) {
+    failure = why(error);
+    return state();
+  }
   $("service").scrollIntoView({ block: "nearest" });
   $("service").focus({ preventScroll: true });
 }
@@ -303,30 +343,33 @@ async function showService() {
   const box = $("service");
   box.hidden = !open;
   if (!open) return;
+  const name = open, close = () => make("button", { type: "button", "data-key": "close", onclick: () => { open = ""; showService(); } }, "Close");
   let s, decisions;
   try {
-    const path = "/v1/services/" + encodeURIComponent(open);
+    const path = "/v1/services/" + encodeURIComponent(name);
     [s, decisions] = await Promise.all([ask(path), ask(path + "/decisions")]);
   } catch (error) {
-    fill(box, String(error), () => make("p", { class: "critical" }, error.message));
+    if (!(error instanceof Refused)) throw error;
+    if (name === open) fill(box, [name, error.message], () => [make("p", { class: "critical" }, error.message), close()]);
     return;
   }
-  const total = s.members.reduce((n, m) => n + m.answers, 0);
-  fill(box, [s, decisions.decisions], () => [
+  if (name !== open) return; // another was opened meanwhile
+  const lately = countLately(s);
+  fill(box, [s, decisions.decisions, [...lately]], () => [
     make("div", { class: "head" }, make("h3", {}, s.name), make("span", { class: "muted" }, `policy ${s.policy}, TTL ${s.ttl} s, on_all_down ${s.on_all_down}`),
-      make("button", { type: "button", "data-key": "close", onclick: () => { open = ""; showService(); } }, "Close")),
+      close()),
     s.aliases.length ? make("p", { class: "muted" }, "also " + s.aliases.join(", ")) : "",
     make("p", {}, "Pool: ", severityWord(s.pool === "backup" ? "warning" : "", s.pool), `, ${s.pool_why}`, zeroTime(s.pool_since) ? "" : ", for ", ago(s.pool_since),
       s.pool_servers ? `; ${s.pool_servers_up} of ${s.pool_servers} primary servers healthy` : "", s.held ? `; held: ${s.held_why}` : "", " ",
       s.failback === "manual" && s.pool === "backup" ? make("button", { type: "button", "data-key": "failback", onclick: () => failback(s.name) }, "Fail back") : ""),
-    make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, ["Member", "Site", "Address", "State", "For", "Servers", "Share of answers", "Why"].map((t) => make("th", { scope: "col" }, t)))),
+    make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Members of the service", "data-key": "members" }, make("table", {}, make("thead", {}, make("tr", {}, ["Member", "Site", "Address", "State", "For", "Servers", "Share of answers, last minute", "Share since the start", "Why"].map((t) => make("th", { scope: "col" }, t)))),
       make("tbody", {}, s.members.flatMap((m) => m.addresses.map((a, i) => make("tr", {},
         i === 0 ? make("th", { scope: "row", rowspan: m.addresses.length }, m.name, m.in_pool ? "" : make("div", { class: "muted" }, m.role + ", waits")) : undefined,
         i === 0 ? make("td", { rowspan: m.addresses.length }, m.site) : undefined,
         make("td", {}, m.cname ?? a.address), make("td", {}, severityWord(a.up ? "" : "warning", a.up ? "up" : "down"), m.forced ? make("div", { class: "notice" }, "forced " + m.forced) : undefined),
         make("td", {}, ago(m.forced ? m.forced_since : a.since) || "–"),
         i === 0 ? make("td", { rowspan: m.addresses.length }, m.servers === undefined ? "–" : `${m.servers_up}/${m.servers}`) : undefined,
-        i === 0 ? make("td", { rowspan: m.addresses.length }, share(total ? m.answers / total : 0, m.answers)) : undefined,
+        i === 0 ? [lately, new Map(s.members.map((o) => [o.name, o.answers]))].map((by) => make("td", { rowspan: m.addresses.length }, share(part(m.name, by), by.get(m.name)))) : undefined,
         make("td", {}, m.forced ? m.forced_why : a.why, a.check_error ? make("div", { class: "warning" }, "check: " + a.check_error) : undefined))))))),
     make("div", { class: "two" },
       make("div", {}, make("h3", {}, "What decided, since the start"), Object.keys(s.decisions).length ? make("table", {}, make("tbody", {}, Object.entries(s.decisions).sort((a, b) => b[1] - a[1]).map(([reason, n]) =>
@@ -335,6 +378,20 @@ async function showService() {
         make("tr", {}, make("td", {}, make("button", { class: "link", type: "button", "data-key": `decision ${d.ldns} ${d.ecs ?? ""}`, onclick: () => explainFor(s.name, d) }, d.ecs ? `${d.ecs} by ${d.ldns}` : d.ldns)),
           make("td", {}, d.member ?? d.kind), make("td", { class: "muted" }, d.reason))))) : make("p", { class: "muted" }, "Nobody of late."))),
   ].filter((e) => e !== ""));
+}
+
+// countLately returns how many answers each member of the open service gave in the last minute, or since it was opened.
+function countLately(s) {
+  counts.push({ at: Date.now(), by: new Map(s.members.map((m) => [m.name, m.answers])) });
+  while (counts.length > 2 && counts[1].at < Date.now() - 60000) counts.shift();
+  if (s.members.some((m) => m.answers < (counts[0].by.get(m.name) ?? 0))) counts.splice(0, counts.length - 1); // gslbd was restarted
+  return new Map(s.members.map((m) => [m.name, m.answers - (counts[0].by.get(m.name) ?? 0)]));
+}
+
+// part is the share that one has of all.
+function part(name, by) {
+  const all = [...by.values()].reduce((x, y) => x + y, 0);
+  return all ? by.get(name) / all : 0;
 }
 
 function share(of, n) {
@@ -351,17 +408,20 @@ function explainFor(name, d) {
   $("explain").scrollIntoView();
 }
 
+let explained = 0; // how many were asked for
 $("explain-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   const query = new URLSearchParams();
   for (const [k, v] of new FormData(event.target)) if (v.trim()) query.set(k, v.trim());
+  const mine = ++explained;
   let e;
   try {
     e = await ask("/v1/explain?" + query);
   } catch (error) {
-    fill($("explanation"), [error.message, now()], () => make("p", { class: "critical" }, error.message));
+    if (mine === explained) fill($("explanation"), [why(error), now()], () => make("p", { class: "critical" }, why(error)));
     return;
   }
+  if (mine !== explained) return; // another was asked for meanwhile
   fill($("explanation"), e, () => [
     make("p", { class: "muted" }, `Client: resolver ${e.client.ldns}`, e.client.ecs ? `, subnet ${e.client.ecs}, decided by ${e.client.used}` : "", e.client.why ? ` because ${e.client.why}` : "", `. Service ${e.service}, policy ${e.policy}, pool ${e.pool} (${e.pool_why}).`),
     make("ol", { class: "chain" }, [...e.trace.constraints, ...e.trace.steps].map(step), e.trace.on_all_down ? make("li", { class: "acted" }, make("span", { class: "metric" }, "on_all_down"), e.trace.on_all_down) : undefined),
@@ -421,11 +481,12 @@ function eventText(e) {
 }
 
 function showEvents() {
+  while (events.length > 0 && Date.parse(events[events.length - 1].time) < now() - 86400e3) events.pop();
   const find = $("events-find").value.trim().toLowerCase(), kind = $("events-kind").value;
   const found = events.filter((e) => (kind === "order" ? e.kind === "order" : kind === "wrong" ? e.severity !== "info" : true) && (!find || eventText(e).toLowerCase().includes(find)));
   const shown = found.slice(0, manyEvents);
   fill($("events-list"), shown, () => shown.length ? shown.map((e) => make("li", {},
-    make("time", { datetime: e.time }, stamp(e.time)), make("span", { class: "what" }, severityWord(e.severity, ""), make("span", { class: classes[e.severity] === "muted" ? "" : e.severity }, eventText(e)))))
+    make("time", { datetime: e.time, title: e.time }, stamp(e.time)), make("span", { class: "what" }, severityWord(e.severity, ""), make("span", { class: classes[e.severity] === "muted" ? "" : e.severity }, eventText(e)))))
     : make("li", { class: "muted" }, "Nothing of that kind."));
   $("events-more").hidden = found.length <= shown.length;
   $("events-more").textContent = `Show more of the other ${found.length - shown.length}`;
@@ -436,6 +497,7 @@ function stamp(time) {
   return `${two(t.getMonth() + 1)}-${two(t.getDate())} ${two(t.getHours())}:${two(t.getMinutes())}:${two(t.getSeconds())}`;
 }
 
+$("zone").textContent = `by the clock of this browser (${Intl.DateTimeFormat().resolvedOptions().timeZone})`;
 for (const id of ["events-find", "events-kind"]) $(id).addEventListener("input", showEvents);
 $("events-more").addEventListener("click", () => { manyEvents *= 4; showEvents(); });
 
@@ -476,25 +538,31 @@ function sure(text, yes, signed) {
     make("label", {}, "You are", make("input", { name: "author", required: true, maxlength: 256, autocomplete: "off", value: sessionStorage.getItem(authorKey) ?? "" })),
     make("label", {}, "Reason", make("input", { name: "reason", required: true, maxlength: 256, autocomplete: "off" }))]));
   const dialog = $("sure"), form = dialog.querySelector("form");
-  dialog.returnValue = "no";
+  dialog.returnValue = "no"; // also of Escape
   dialog.showModal();
   return new Promise((done) => dialog.addEventListener("close", () => {
-    if (dialog.returnValue !== "yes") return done();
+    if (dialog.returnValue !== "yes") {
+      say("Nothing was done.", "muted");
+      return done();
+    }
     if (signed) return done(signed);
     sessionStorage.setItem(authorKey, form.elements.author.value);
     done(stamped(form.elements));
   }, { once: true }));
 }
 
+$("sure-no").addEventListener("click", () => $("sure").close("no"));
+
 // give sends an order and says what came of it. It returns whether it was accepted.
 async function give(what, path, method, body) {
   try {
     const r = await ask(path, method, body);
-    say(r.nothing ? `${what}: ${r.nothing}` : [`${what}: accepted, ${r.shared}.`, ...(r.warnings ?? [])].join(" "), r.warnings?.length ? "warning" : "good");
+    say(r.nothing ? `${what}: ${r.nothing}` : [`${what}: accepted, ${r.shared}.`, ...(r.warnings ?? [])].join(" "), r.nothing || r.warnings?.length || r.shared === "on this gslbd only" ? "warning" : "good");
     refresh();
     return true;
   } catch (error) {
-    say(`${what}: ${error.message}`, "critical");
+    const unsure = error instanceof Refused ? "" : ": whether it was taken is not known; see what is in force";
+    say(`${what}: ${why(error)}${unsure}`, "critical");
     return false;
   }
 }
@@ -502,6 +570,7 @@ async function give(what, path, method, body) {
 function say(text, severity) {
   $("orders-said").textContent = text;
   $("orders-said").className = severity;
+  $("orders-said").scrollIntoView({ block: "nearest" });
 }
 
 function targetText(t) { return Object.entries(t).map(([k, v]) => `${k} ${v}`).join(", "); }
@@ -560,22 +629,36 @@ async function failback(service) {
 }
 
 let planned; // the evacuation whose dry run is shown
+let plans = 0; // dry runs that were begun or became void
+const planHolds = 300e3; // ms that a dry run is believed
 const evacuateForm = $("evacuate-form");
-evacuateForm.addEventListener("input", () => { planned = undefined; $("evacuate-go").disabled = true; });
+
+// unplan makes a dry run void, also one that is under way.
+function unplan() {
+  plans++;
+  planned = undefined;
+  $("evacuate-go").disabled = true;
+  fill($("forecast"), "", () => []);
+}
+evacuateForm.addEventListener("input", unplan);
 
 evacuateForm.addEventListener("submit", async (event) => {
   event.preventDefault();
   const f = evacuateForm.elements;
   const e = { ...stamped(f), zone: f.zone.value, types: ["member"] };
   if (f.stages.value) { e.stages = f.stages.value.split(",").map(Number); e.pause_ms = f.pause.value * 60e3; }
+  unplan();
+  const mine = plans;
   let v;
   try {
     v = await ask("/v1/evacuations", "POST", { ...e, dry_run: true });
   } catch (error) {
-    fill($("forecast"), [error.message, now()], () => make("p", { class: "critical" }, error.message));
+    if (mine === plans) fill($("forecast"), [why(error), now()], () => make("p", { class: "critical" }, why(error)));
     return;
   }
+  if (mine !== plans) return; // the form says something else by now
   planned = e;
+  setTimeout(() => { if (mine === plans) unplan(); }, planHolds);
   $("evacuate-go").disabled = v.plan.refusals.length > 0 || v.plan.already !== "";
   fill($("forecast"), [v, now()], () => forecast(v));
 });
@@ -589,9 +672,10 @@ function forecast(v) {
     make("h3", {}, `Dry run: zone ${v.plan.zone}`),
     v.plan.already ? make("p", { class: "warning" }, `It is evacuated already, by ${v.plan.already}.`) : "",
     ...v.plan.refusals.map((t) => make("p", { class: "critical" }, "Refused: " + t)),
+    v.plan.refusals.length ? make("p", {}, "gslbctl evacuate --force does it all the same.") : "",
     ...[...v.plan.warnings, ...v.forecast.warnings].slice(0, few).map((t) => make("p", { class: "warning" }, t)),
     make("p", {}, `Takes ${v.plan.resources.length}: `, v.plan.resources.slice(0, few).map((r) => r.name).join(", "), v.plan.resources.length > few ? ` and ${v.plan.resources.length - few} more` : ""),
-    make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, ["Site", "Clients before", "after", "Load before", "after"].map((t) => make("th", { scope: "col" }, t)))),
+    make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Where clients and load would go" }, make("table", {}, make("thead", {}, make("tr", {}, ["Site", "Clients before", "after", "Load before", "after"].map((t) => make("th", { scope: "col" }, t)))),
       make("tbody", {}, v.forecast.sites.map((s) => make("tr", {}, make("th", { scope: "row" }, s.name), make("td", {}, percent(s.clients.before)), make("td", {}, percent(s.clients.after)),
         make("td", {}, load(s.before, s.utilisation_before)), make("td", { class: s.over ? "critical" : "" }, load(s.after, s.utilisation_after), s.over ? make("div", {}, s.over_why) : undefined)))))),
     ...services.slice(0, few).map((s) => make("p", { class: s.shares?.no_answer.after > s.shares?.no_answer.before ? "critical" : "muted" },
@@ -604,9 +688,7 @@ $("evacuate-go").addEventListener("click", async () => {
   const e = planned;
   if (!e || !(await sure(`Evacuate zone ${e.zone}${e.stages ? " in stages" : ""}?`, "Evacuate", e))) return;
   if (await give(`evacuate zone ${e.zone}`, "/v1/evacuations", "POST", { ...e, created: new Date(now()).toISOString() })) {
-    planned = undefined;
-    $("evacuate-go").disabled = true;
-    fill($("forecast"), "", () => []);
+    unplan();
     evacuateForm.elements.reason.value = "";
   }
 });
@@ -629,7 +711,8 @@ async function refresh() {
     if (find) query.set("find", find);
     last = await ask("/v1/overview?" + query);
     took = performance.now() - began;
-    $("host").textContent = location.host;
+    failure = "";
+    $("host").textContent = last.node ? `${last.node}, ${location.host}` : location.host;
     $("version").textContent = last.version;
     $("uptime").textContent = span(last.uptime_seconds * 1000);
     showProblems(last);
@@ -637,10 +720,10 @@ async function refresh() {
     showServices(last);
     showOrders(last);
     await showService();
-    state();
   } catch (error) {
-    if (error.status !== 401) state(error.message);
+    if (error.status !== 401) failure = why(error);
   } finally {
+    state();
     setTimeout(() => {
       asking = false;
       if (again) { again = false; refresh(); }
@@ -648,30 +731,50 @@ async function refresh() {
   }
 }
 
-let connected = false;
-function state(wrong) {
-  const parts = wrong ? ["critical", wrong] : !connected ? ["warning", "not live, trying again"] : last?.blind ? ["critical", "blind: states are frozen"] : last && !last.ready ? ["critical", `not ready: ${last.not_ready_why}`] : ["", "live"];
+let connected = false; // events come in by themselves
+let unconnected = ""; // why not, where gslbd says why
+let failure = ""; // why the last look showed nothing; what is shown is of before then
+
+// state says at the top whether the page is to be believed, in the tab's title too, and so that it cannot be overlooked
+// when it is not.
+function state() {
+  const gone = Boolean(failure && last && $("token").hidden);
+  const parts = !$("token").hidden ? ["warning", "waits for a token"]
+    : failure ? ["critical", last ? "NOT LIVE" : failure]
+    : !last ? ["", "loading"]
+    : last.blind ? ["critical", "blind: states are frozen"]
+    : !last.ready ? ["critical", `not ready: ${last.not_ready_why}`]
+    : !connected ? ["warning", unconnected ? `not live, looks every few seconds: ${unconnected}` : "not live, trying again"] : ["", "live"];
   fill($("state"), parts, () => severityWord(parts[0], parts[1]));
+  $("gone").hidden = !gone;
+  document.body.classList.toggle("gone", gone);
+  fill($("gone-text"), gone && [failure, last.time], () => (gone ? `Nothing is heard of gslbd ${$("host").textContent}: ${failure}. What stands below is of ${new Date(last.time).toLocaleTimeString()} and may be wrong by now. ` : []));
+  fill($("gone-since"), gone && last.time, () => (gone ? ["Last heard ", ago(last.time), " ago, trying again."] : []));
+  document.title = (gone ? "✕ gone: " : ["critical", "warning"].filter((s) => last?.counts[s]).map((s) => signs[s] + last.counts[s] + " ").join("")) + `gslbd ${last?.node || location.hostname}`;
 }
 
-// listen reads server-sent events: by fetch, since an EventSource cannot send a token.
+// loadAll asks for all that the page shows; what fails, refresh says, or the next time mends.
+const loadAll = () => Promise.allSettled([refresh(), loadEvents(), loadPast(), loadRTT()]);
+
+// listen reads server-sent events: by fetch, since an EventSource cannot send a token. gslbd sends something at least every 15
+// seconds.
 let listening;
 async function listen() {
   listening?.abort();
   const mine = (listening = new AbortController());
   for (let wait = 500; !mine.signal.aborted; wait = Math.min(wait * 2, 10000)) {
     let silence;
-    const alive = () => { clearTimeout(silence); silence = setTimeout(() => attempt.abort(), 40000); };
     const attempt = new AbortController();
-    mine.signal.addEventListener("abort", () => attempt.abort());
+    const alive = () => { clearTimeout(silence); silence = setTimeout(() => attempt.abort(), 20000); };
     try {
       alive();
-      const response = await fetch("/v1/events", { headers: headers({ Accept: "text/event-stream" }), signal: attempt.signal });
+      const response = await fetch("/v1/events", { headers: headers({ Accept: "text/event-stream" }), signal: AbortSignal.any([mine.signal, attempt.signal]) });
       if (response.status === 401) { wantToken(); return; }
-      if (!response.ok) throw new Error(response.statusText);
+      if (!response.ok) throw new Refused(response.status, (await response.json().catch(() => ({}))).error ?? response.statusText);
       connected = true;
+      unconnected = "";
       wait = 500;
-      await Promise.all([loadEvents(), refresh(), loadPast(), loadRTT()]);
+      await loadAll();
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let text = ""; ; ) {
         const { done, value } = await reader.read();
@@ -679,31 +782,50 @@ async function listen() {
         alive();
         const messages = (text + value).split("\n\n");
         text = messages.pop();
-        messages.forEach(heard);
+        heard(messages);
       }
-    } catch { /* said below */ }
-    clearTimeout(silence);
-    connected = false;
-    if (mine.signal.aborted) return;
+    } catch (error) {
+      if (mine.signal.aborted) return;
+      if (error instanceof Refused) {
+        unconnected = error.message;
+        await loadAll();
+      } else {
+        failure = why(error);
+      }
+    } finally {
+      clearTimeout(silence);
+      connected = false;
+    }
     state();
     await new Promise((done) => setTimeout(done, wait));
   }
 }
 
-function heard(message) {
-  const name = /^event: (.*)$/m.exec(message)?.[1], data = /^data: (.*)$/m.exec(message)?.[1];
-  if (name === "event") {
+// heard takes messages in, all of one read at once.
+function heard(messages) {
+  let news = false, changed = false;
+  for (const message of messages) {
+    const name = /^event: (.*)$/m.exec(message)?.[1], data = /^data: (.*)$/m.exec(message)?.[1];
+    if (name === "publication") changed = true;
+    if (name !== "event") continue;
     const e = JSON.parse(data);
-    if (!events.slice(0, 500).some((o) => o.id === e.id)) {
-      events = [e, ...events].slice(0, mostEvents);
-      showEvents();
-    }
+    if (events.slice(0, 500).some((o) => o.id === e.id)) continue;
+    events.unshift(e);
+    news = true;
   }
-  if (name === "publication" && !document.hidden) refresh();
+  if (news) {
+    events.length = Math.min(events.length, mostEvents);
+    showEvents();
+  }
+  if (changed && !document.hidden) refresh();
 }
 
 document.addEventListener("visibilitychange", () => { if (!document.hidden && connected) refresh(); });
-setInterval(() => { if (connected && !document.hidden) { loadPast().catch(() => {}); loadRTT().catch(() => {}); } }, 30000);
+setInterval(() => {
+  if (!connected || document.hidden) return;
+  refresh(); // also where nothing changes: a gslbd that publishes nothing any more is not taken for one that is well
+  for (const load of [loadPast, loadRTT]) load().catch(() => {}); // that gslbd is gone, refresh says
+}, 30000);
 
 // --- light and dark ---------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -34,9 +35,12 @@ type parts struct {
 	log     *zap.Logger
 	secured *secured
 	agent   *sitereport.Agent
-	readers []namedReader
+	readers []reader
 	checked *sitereport.Checked // nil: no checks of its own
 	prober  *probes.Prober      // nil: round trips are not measured
+
+	telemetry string       // where it is served; "": nowhere
+	handler   http.Handler // of it
 
 	rounds rounds
 	untold atomic.Bool // the service manager cannot be told, which was logged
@@ -44,10 +48,10 @@ type parts struct {
 	unprobed atomic.Bool // the prober cannot run, which was logged: what is asked for is forgotten
 }
 
-// A namedReader is a reader as the operator calls it.
-type namedReader struct {
+// A reader has the name that the operator knows it by.
+type reader interface {
 	sitereport.Reader
-	name string
+	fmt.Stringer
 }
 
 // load reads the file at path, with the files of certificates and tokens that it names, and makes the parts. It opens
@@ -57,7 +61,7 @@ func load(path string, once bool) (*parts, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	p := &parts{warnings: warnings, site: c.Site, servers: len(c.Servers), draining: c.Draining.Enabled, ping: c.RTT.Enabled && slices.Contains(c.RTT.Methods, "icmp"), pings: make(map[bool]string)}
+	p := &parts{warnings: warnings, site: c.Site, telemetry: c.Telemetry.Listen, servers: len(c.Servers), draining: c.Draining.Enabled, ping: c.RTT.Enabled && slices.Contains(c.RTT.Methods, "icmp"), pings: make(map[bool]string)}
 	for i, v := range c.VirtualServers {
 		for _, s := range v.Servers {
 			if v.Check.Type == string(probes.ICMP) {
@@ -83,16 +87,16 @@ func load(path string, once bool) (*parts, error) {
 		if err != nil {
 			return nil, usageError{fmt.Errorf("%s: haproxy[%d].socket: %w", path, i, err)}
 		}
-		p.readers = append(p.readers, namedReader{r, "haproxy " + h.Socket})
+		p.readers = append(p.readers, r)
 		p.virtualServers += len(h.VirtualServers)
 	}
 	if len(c.VirtualServers) > 0 || c.Linux.Interface != "" {
 		p.checked = sitereport.NewChecked(checkedOptions(c, p.log))
-		p.readers = append(p.readers, namedReader{p.checked, "own checks"})
+		p.readers = append(p.readers, p.checked)
 		p.virtualServers += len(c.VirtualServers)
 	}
 	for _, r := range p.readers {
-		opts.Readers = append(opts.Readers, r.Reader)
+		opts.Readers = append(opts.Readers, r)
 	}
 	opts.Readers = append(opts.Readers, &p.rounds)
 	if c.RTT.Enabled {
@@ -113,6 +117,9 @@ func load(path string, once bool) (*parts, error) {
 	}
 	if p.agent, err = sitereport.NewAgent(opts); err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", path, err)}
+	}
+	if p.handler, err = p.telemetryHandler(); err != nil {
+		return nil, err
 	}
 	return p, nil
 }
@@ -199,6 +206,12 @@ func (p *parts) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.agent.Run(ctx) })
 	group.Go(func() error { return p.supervised(ctx) })
+	if p.telemetry != "" {
+		group.Go(func() error {
+			p.serveTelemetry(ctx)
+			return nil
+		})
+	}
 	if p.checked != nil {
 		group.Go(func() error { return p.checked.Run(ctx) })
 	}

@@ -44,8 +44,7 @@ func (p *parts) supervised(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		silent := time.Since(*p.rounds.last.Load())
-		late := silent > lateRounds*p.agent.Interval()
+		silent, late := p.hung()
 		switch {
 		case !late:
 			p.tell(daemon.SdNotifyWatchdog)
@@ -55,6 +54,16 @@ func (p *parts) supervised(ctx context.Context) error {
 		}
 		hung = late
 	}
+}
+
+// hung reports whether the agent has put no report together for too long, and for how long. Before it began, it has not hung.
+func (p *parts) hung() (silent time.Duration, late bool) {
+	last := p.rounds.last.Load()
+	if last == nil {
+		return 0, false
+	}
+	silent = time.Since(*last)
+	return silent, silent > lateRounds*p.agent.Interval()
 }
 
 // tell sends assignments, separated by newlines, to the service manager.

@@ -60,14 +60,14 @@ func (p *parts) check(ctx context.Context, out io.Writer) error {
 		reading.Wait()
 	})
 	for i, r := range p.readers {
-		say(r.name, errs[i], "%s", counted(readings[i].VirtualServers))
+		say(r.String(), errs[i], "%s", counted(readings[i].VirtualServers))
 		for _, w := range readings[i].Warnings {
-			fmt.Fprintf(out, "%s: warning: %s\n", r.name, w)
+			fmt.Fprintf(out, "%s: warning: %s\n", r, w)
 		}
-		if actor, ok := r.Reader.(sitereport.Actor); ok && p.draining {
-			say(r.name, actor.May(ctx), "may end sessions and set servers to drain and back (draining.enabled)")
+		if actor, ok := r.(sitereport.Actor); ok && p.draining {
+			say(r.String(), actor.May(ctx), "may end sessions and set servers to drain and back (draining.enabled)")
 		} else if ok {
-			say(r.name, nil, "only read (draining.enabled is false)")
+			say(r.String(), nil, "only read (draining.enabled is false)")
 		}
 	}
 	if p.ping {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -51,7 +52,7 @@ services:
       - {name: m2, site: s2, addresses: [192.0.2.13]}
   - name: db.gslb.test
     policy: strict
-    failover: {ratio: 0.6}
+    failover: {ratio: 0.6, failback: manual}
     on_all_down: nodata
     members:
       - {name: m0, site: s0, addresses: [192.0.2.21, "2001:db8::21"]}
@@ -72,6 +73,7 @@ type agreement struct {
 	r *rand.Rand
 
 	orders  []string
+	staged  bool               // a zone is evacuated for some of the clients
 	decided int                // queries that were decided so far
 	counted map[string]float64 // what telemetry should count by now of answers and decisions
 }
@@ -87,6 +89,14 @@ func TestAllTellTheSame(t *testing.T) {
 		changed := s.store.Changed()
 		for range a.r.IntN(3) {
 			a.order()
+		}
+		if a.r.IntN(3) == 0 {
+			a.evacuate()
+		}
+		if a.r.IntN(3) == 0 {
+			f := control.Failback{ID: uuidv7(), Created: time.Now(), Author: "kim", Reason: "test", Service: "db.gslb.test"}
+			_, err := s.control.Failback(t.Context(), f, control.Caller{})
+			a.may(err, control.ErrNothing, control.ErrRefused) // it is in its primaries, or they do not suffice
 		}
 		for range 1 + a.r.IntN(3) {
 			a.report()
@@ -137,6 +147,29 @@ func (a *agreement) order() {
 	a.orders = append(a.orders, o.ID)
 }
 
+// evacuate takes a zone out of service, at once or for half of the clients, or puts all back.
+func (a *agreement) evacuate() {
+	if a.r.IntN(3) > 0 {
+		r := control.RestorationRequest{ID: uuidv7(), Created: time.Now(), Author: "kim", Reason: "test"}
+		_, err := a.s.control.Restore(a.t.Context(), r, control.Caller{})
+		a.may(err, control.ErrNothing)
+		return
+	}
+	e := control.Evacuation{ID: uuidv7(), Created: time.Now(), Author: "kim", Reason: "test", Zone: fmt.Sprint("z", a.r.IntN(2)), Types: []string{control.TypeMember}}
+	if a.r.IntN(2) == 0 {
+		e.Stages, e.PauseMS = []float64{0.5, 1}, time.Hour.Milliseconds()
+	}
+	_, err := a.s.control.Evacuate(a.t.Context(), control.EvacuationRequest{Evacuation: e, Force: true}, control.Caller{})
+	a.may(err)
+}
+
+// may fails the test for an error that is none of those expected.
+func (a *agreement) may(err error, expected ...error) {
+	if err != nil && !slices.ContainsFunc(expected, func(e error) bool { return errors.Is(err, e) }) {
+		a.t.Fatal(err)
+	}
+}
+
 func (a *agreement) get(path string) []byte {
 	req := httptest.NewRequest("GET", path, nil)
 	req.RemoteAddr, req.Host = "127.0.0.1:4711", "127.0.0.1:8053"
@@ -184,12 +217,12 @@ func (a *agreement) scrape() map[string]float64 {
 	return samples
 }
 
-// agree asks everybody, and compares. When something is published meanwhile it begins again.
+// agree asks everybody, and compares. When something is published meanwhile, or a restoration ends, it begins again.
 func (a *agreement) agree() {
 	for {
-		version := a.s.store.Snapshot().Version
+		version, evacuations := a.s.store.Snapshot().Version, len(a.s.control.Evacuations())
 		complaints := a.compare()
-		if a.s.store.Snapshot().Version == version {
+		if a.s.store.Snapshot().Version == version && len(a.s.control.Evacuations()) == evacuations {
 			for _, c := range complaints {
 				a.t.Error(c)
 			}
@@ -205,6 +238,7 @@ func (a *agreement) compare() (wrong []string) {
 	a.counted = maps.Collect(counters(a.telemetry()))
 	a.read("/v1/status", &st)
 	a.read("/v1/overview", &o)
+	a.staged = slices.ContainsFunc(st.Evacuations, func(e control.EvacuationState) bool { return e.Share < 1 })
 	for _, svc := range st.Services {
 		for _, kind := range []string{"A", "AAAA"} {
 			for _, c := range a.ask(&svc, kind) {
@@ -360,16 +394,20 @@ func (a *agreement) ask(svc *admin.Service, kind string) (wrong []string) {
 		return wrong
 	}
 	a.counted[answersOf(svc.Name, e.Answer.Records[0].Member)]++
+	if a.staged {
+		return wrong // whom a client may be sent to is then a matter of the client, which status does not tell of
+	}
+	out := func(m *admin.Member) bool { return m.Forced == "down" || m.Forced == "evacuated" }
 	anyUp := false // of those that may be answered
 	for _, m := range svc.Members {
 		for _, addr := range m.Addresses {
-			anyUp = anyUp || m.InPool && addr.Up && m.Forced != "down" && (addr.Family == "ipv6") == (kind == "AAAA")
+			anyUp = anyUp || m.InPool && addr.Up && !out(&m) && (addr.Family == "ipv6") == (kind == "AAAA")
 		}
 	}
 	for _, r := range e.Answer.Records {
 		m := svc.Members[slices.IndexFunc(svc.Members, func(m admin.Member) bool { return m.Name == r.Member })]
 		addr := m.Addresses[slices.IndexFunc(m.Addresses, func(a admin.Address) bool { return a.Address.String() == r.Data })]
-		if !m.InPool || m.Forced == "down" || (anyUp && !addr.Up) {
+		if !m.InPool || out(&m) || (anyUp && !addr.Up) {
 			complain("%s is answered, of which status says: in the pool %v, forced %q, up %v (any: %v)", r.Data, m.InPool, m.Forced, addr.Up, anyUp)
 		}
 	}

@@ -141,7 +141,7 @@ func newServer(path string, g *generation, db *geo.DB, h *handed) (_ *server, er
 		Tokens: s.secrets.adminTokens, Snapshot: s.store.Snapshot, Find: find, Zones: zones, SignedZones: signedZones, Reload: s.reload, Ready: s.ready, Problems: s.problems,
 		Control: s.control, Preview: s.store.Preview, Clients: s.store.Clients, Events: s.store.Events, Changed: s.store.Changed, Loads: s.store.Loads,
 		Collectors: []prometheus.Collector{s.dns, s.receiver, s.monitor, s.geo, s.secrets, s.reloads},
-		PerService: c.Admin.TelemetryPerService, Version: version, Log: s.log,
+		PerService: c.Admin.TelemetryPerService, Version: version, Node: nodeName(c), Log: s.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("gslbd: %w", err)
