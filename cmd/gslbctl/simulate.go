@@ -195,9 +195,11 @@ func presentOf(status *admin.Status) *rehearse.Present {
 	}
 	for _, svc := range status.Services {
 		for _, m := range svc.Members {
-			ms := rehearse.MemberState{Service: svc.Name, Member: m.Name, Down: true}
+			ms := rehearse.MemberState{Service: svc.Name, Member: m.Name}
 			for _, a := range m.Addresses {
-				ms.Down = ms.Down && !a.Up
+				for _, f := range []state.Family{state.V4, state.V6} {
+					ms.Down[f] = ms.Down[f] || a.Family == f.String() && !a.Up
+				}
 			}
 			for forced := state.ForcedUp; forced <= state.ForcedEvacuated; forced++ {
 				if forced.String() == m.Forced {
@@ -207,7 +209,7 @@ func presentOf(status *admin.Status) *rehearse.Present {
 			for _, moved := range m.Moved {
 				ms.Moved = append(ms.Moved, moved.Share)
 			}
-			if ms.Down || ms.Forced != state.NotForced || len(ms.Moved) > 0 {
+			if ms.Down != [2]bool{} || ms.Forced != state.NotForced || len(ms.Moved) > 0 {
 				p.Members = append(p.Members, ms)
 			}
 		}
