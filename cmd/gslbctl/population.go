@@ -2,9 +2,11 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -23,14 +25,18 @@ const (
 	mostQueries = 10_000_000
 	// mostResolvers is the largest population, services times clients.
 	mostResolvers = 2_000_000
+	// longestName is that of a name as text: 253 octets and a dot.
+	longestName = 254
 )
 
 // An asking is who asks for what: queries of a log, and clients that are weighed. Either may be absent.
 type asking struct {
-	log     []rehearse.Query // LDNS is invalid where the log does not tell
-	clients []weighed
-	skipped int               // queries of other types than A and AAAA
-	names   map[string]string // of the log, each once in memory
+	log        []rehearse.Query // LDNS is invalid where the log does not tell
+	clients    []weighed
+	skipped    int               // queries of other types than A and AAAA
+	unreadable int               // messages of dnstap that are no query that gslbd could read
+	names      map[string]string // of the log, each once in memory
+	lower      []byte            // scratch of name
 }
 
 type weighed struct {
@@ -38,11 +44,11 @@ type weighed struct {
 	weight float64
 }
 
-// read reads the files that say who asks. A format is one function here: it turns lines into an asking.
+// read reads the files that say who asks.
 func (sim *simulation) read() (*asking, error) {
 	a := &asking{names: map[string]string{}}
 	if sim.clients != "" {
-		if err := eachLine(sim.clients, a.client); err != nil {
+		if err := readFile(sim.clients, func(f *bufio.Reader) error { return eachLine(sim.clients, f, a.client) }); err != nil {
 			return nil, err
 		}
 		if len(a.clients) == 0 {
@@ -50,7 +56,13 @@ func (sim *simulation) read() (*asking, error) {
 		}
 	}
 	if sim.queries != "" {
-		if err := eachLine(sim.queries, a.query); err != nil {
+		err := readFile(sim.queries, func(f *bufio.Reader) error {
+			if head, _ := f.Peek(4); string(head) == "\x00\x00\x00\x00" { // a control frame of frame streams
+				return a.readDnstap(sim.queries, f)
+			}
+			return eachLine(sim.queries, f, a.query)
+		})
+		if err != nil {
 			return nil, err
 		}
 		if len(a.log) == 0 {
@@ -63,13 +75,18 @@ func (sim *simulation) read() (*asking, error) {
 	return a, nil
 }
 
-// eachLine calls read with the number and the text of every line that says something.
-func eachLine(path string, read func(n int, text string) error) error {
+// readFile opens a file to be read.
+func readFile(path string, read func(*bufio.Reader) error) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	return read(bufio.NewReaderSize(f, 1<<20))
+}
+
+// eachLine calls read with the number and the text of every line that says something.
+func eachLine(path string, f io.Reader, read func(n int, text string) error) error {
 	lines := bufio.NewScanner(f)
 	for n := 1; lines.Scan(); n++ {
 		text := strings.TrimSpace(lines.Text())
@@ -92,33 +109,54 @@ func (a *asking) query(_ int, text string) error {
 	if len(words) < 2 || len(words) > 4 {
 		return fmt.Errorf("%q is not a name, a type, and perhaps a resolver and a client subnet", text)
 	}
-	if len(a.log) == mostQueries {
-		return fmt.Errorf("there are more than %d queries", mostQueries)
+	if len(words[0]) > longestName {
+		return fmt.Errorf("%q is too long for a name", words[0][:longestName])
 	}
-	name, known := a.names[words[0]]
-	if !known {
-		name = strings.ToLower(strings.TrimSuffix(words[0], "."))
-		a.names[strings.Clone(words[0])] = name
-	}
-	q := rehearse.Query{Service: name}
+	name, family := a.name([]byte(words[0])), state.V4
 	switch strings.ToUpper(words[1]) {
 	case "A":
 	case "AAAA":
-		q.Family = state.V6
+		family = state.V6
 	default:
 		a.skipped++
 		return nil
 	}
+	var client state.Client
 	if len(words) > 2 {
 		var err error
-		if q.Client, err = parseClient(words[2], strings.Join(words[3:], "")); err != nil {
+		if client, err = parseClient(words[2], strings.Join(words[3:], "")); err != nil {
 			return err
 		}
 	}
-	if len(a.log) > 0 && q.LDNS.IsValid() != a.log[0].LDNS.IsValid() {
+	return a.add(name, family, client)
+}
+
+// name returns a name as services have theirs. The case of letters tells nothing: resolvers choose it by chance.
+func (a *asking) name(text []byte) string {
+	a.lower = a.lower[:0]
+	for _, c := range bytes.TrimSuffix(text, []byte(".")) {
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		a.lower = append(a.lower, c)
+	}
+	name, known := a.names[string(a.lower)]
+	if !known {
+		name = string(a.lower)
+		a.names[name] = name
+	}
+	return name
+}
+
+// add adds a query to the log.
+func (a *asking) add(name string, f state.Family, client state.Client) error {
+	if len(a.log) == mostQueries {
+		return fmt.Errorf("there are more than %d queries", mostQueries)
+	}
+	if len(a.log) > 0 && client.LDNS.IsValid() != a.log[0].LDNS.IsValid() {
 		return errors.New("some queries tell who asks and some do not")
 	}
-	a.log = append(a.log, q)
+	a.log = append(a.log, rehearse.Query{Service: name, Family: f, Client: client})
 	return nil
 }
 
@@ -245,7 +283,7 @@ func (a *asking) population(c *config.Config) ([]rehearse.Resolver, error) {
 	}
 	slices.SortFunc(names, cmp.Compare[string])
 	if len(names)*len(a.clients)+len(order) > mostResolvers {
-		return nil, usageError{fmt.Errorf("%d clients of %d services are more than %d resolvers: give fewer clients", len(a.clients), len(names), mostResolvers)}
+		return nil, usageError{fmt.Errorf("%d clients of %d services, and %d of the log, are more than %d resolvers: give fewer", len(a.clients), len(names), len(order), mostResolvers)}
 	}
 	for _, name := range names {
 		for _, w := range a.clients {

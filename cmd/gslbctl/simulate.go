@@ -52,7 +52,7 @@ func simulateCommand(set *settings) *cobra.Command {
 	flags.StringVar(&sim.config, "config", "", "the configuration to rehearse")
 	flags.StringVar(&sim.before, "before", "", "the configuration to compare it with, such as the one in force")
 	flags.StringVar(&sim.scenario, "scenario", "", "file that says what befalls the sites")
-	flags.StringVar(&sim.queries, "queries", "", "queries as dnsperf reads them: a name and a type a line, and here perhaps the resolver's address and its client subnet")
+	flags.StringVar(&sim.queries, "queries", "", "queries: a file of dnstap; or as dnsperf reads them, a name and a type a line, and here perhaps the resolver's address and its client subnet")
 	flags.StringVar(&sim.clients, "clients", "", "who asks: lines of resolver,weight,subnet, of which the last two may be left out")
 	flags.IntVar(&sim.count, "count", 100_000, "how many queries to draw for --clients, without --queries")
 	flags.StringVar(&sim.against, "against", "", "URL of a gslbd: begin with its sites, members and round trips as they are now")
@@ -110,19 +110,26 @@ func (sim *simulation) run(cmd *cobra.Command, set *settings) error {
 	if err != nil {
 		return err
 	}
-	if sim.svg != "" {
-		if err := os.WriteFile(sim.svg, []byte(drawSimulation(result)), 0o666); err != nil {
-			return err
-		}
-	}
+	said := simulated{result, asking.skipped, asking.unreadable}
 	if set.json {
 		enc := json.NewEncoder(cmd.OutOrStdout())
 		enc.SetEscapeHTML(false)
 		enc.SetIndent("", "  ")
-		return enc.Encode(result)
+		err = enc.Encode(said)
+	} else {
+		printf(cmd.OutOrStdout(), "%s", showSimulation(said, plan.Scenario.Traffic != nil))
 	}
-	printf(cmd.OutOrStdout(), "%s", showSimulation(result, asking.skipped, plan.Scenario.Traffic != nil))
-	return nil
+	if err == nil && sim.svg != "" {
+		err = os.WriteFile(sim.svg, []byte(drawSimulation(result)), 0o666)
+	}
+	return err
+}
+
+// A simulated is what the command says: what came about, and what of the log is left out.
+type simulated struct {
+	*rehearse.Result
+	Skipped    int `json:"skipped,omitempty"`    // queries of other types than A and AAAA
+	Unreadable int `json:"unreadable,omitempty"` // messages of dnstap that gslbd could not read as queries
 }
 
 // load reads a configuration and its geo databases.
@@ -253,13 +260,16 @@ func (b *bar) end() {
 }
 
 // showSimulation renders a result for people.
-func showSimulation(r *rehearse.Result, skipped int, traffic bool) string {
+func showSimulation(r simulated, traffic bool) string {
 	var b strings.Builder
-	what := "queries"
+	one, more := "query", "queries"
 	if traffic {
-		what = "resolvers"
+		one, more = "resolver", "resolvers"
 	}
-	fmt.Fprintf(&b, "%d %s", r.Queries, what)
+	if r.Queries == 1 {
+		more = one
+	}
+	fmt.Fprintf(&b, "%d %s", r.Queries, more)
 	if r.Duration > 0 {
 		fmt.Fprintf(&b, " over %s", span(time.Duration(r.Duration*float64(time.Second))))
 	}
@@ -269,8 +279,11 @@ func showSimulation(r *rehearse.Result, skipped int, traffic bool) string {
 	if r.Lacking > 0 {
 		fmt.Fprintf(&b, "; %d more for a family that the service has no address of", r.Lacking)
 	}
-	if skipped > 0 {
-		fmt.Fprintf(&b, "; %d of other types than A and AAAA are left out", skipped)
+	if r.Skipped > 0 {
+		fmt.Fprintf(&b, "; %d of other types than A and AAAA are left out", r.Skipped)
+	}
+	if r.Unreadable > 0 {
+		fmt.Fprintf(&b, "; %d cannot be read as queries", r.Unreadable)
 	}
 	b.WriteString("\n")
 	for _, p := range r.Phases {
