@@ -289,19 +289,19 @@ func showSimulation(r simulated, traffic bool) string {
 	for _, p := range r.Phases {
 		switch {
 		case traffic:
-			b.WriteString("\nas it ends\n")
+			b.WriteString("\nas it ends, if all asked at once\n")
 		case r.Duration > 0:
 			fmt.Fprintf(&b, "\nfrom %s to %s\n", clock(p.From), clock(p.To))
 		}
 		showPhase(&b, &p.Forecast)
 	}
 	if traffic {
-		rows := [][]string{{"SITE", "PEAK BEFORE", "AFTER", "BROKE"}}
+		rows := [][]string{{"SITE", "SHARE BEFORE", "AFTER", "PEAK BEFORE", "AFTER", "BROKE"}}
 		for _, site := range r.After.Sites {
-			row := []string{site.Name, "-", fmt.Sprintf("%.0f %%", 100*site.Peak), fmt.Sprint(site.Breaks)}
+			row := []string{site.Name, "-", fmt.Sprintf("%.1f %%", 100*site.Mean), "-", fmt.Sprintf("%.0f %%", 100*site.Peak), fmt.Sprint(site.Breaks)}
 			for _, was := range r.Before.Sites {
 				if was.Name == site.Name {
-					row[1] = fmt.Sprintf("%.0f %%", 100*was.Peak)
+					row[1], row[3] = fmt.Sprintf("%.1f %%", 100*was.Mean), fmt.Sprintf("%.0f %%", 100*was.Peak)
 				}
 			}
 			rows = append(rows, row)
@@ -350,14 +350,17 @@ func showPhase(b *strings.Builder, f *policy.Forecast) {
 	for _, s := range f.Sites {
 		rows = append(rows, []string{s.Name, share(s.Clients.Before), share(s.Clients.After), optional(s.UtilBefore), optional(s.UtilAfter), s.OverWhy})
 	}
-	b.WriteString("sites\n")
-	table(b, rows)
+	if len(f.Sites) > 0 {
+		b.WriteString("sites\n")
+		table(b, rows)
+	}
 	for _, w := range f.Warnings {
 		b.WriteString(wrap("warning: ", w))
 	}
 }
 
-// drawSimulation draws what a Result says of time: the side after in full lines, the one before in dashes.
+// drawSimulation draws what a Result says of time: the side after in full lines, the one before in dashes. One moment it
+// draws as bars.
 func drawSimulation(r *rehearse.Result) string {
 	shares := panel{title: "share of the clients", unit: "%"}
 	load := panel{title: "utilisation", unit: "%"}
@@ -383,12 +386,26 @@ func drawSimulation(r *rehearse.Result) string {
 			}
 		}
 	}
-	add(&r.After, false)
-	add(&r.Before, true)
+	if r.Duration == 0 {
+		for _, p := range r.Phases {
+			for _, s := range p.Forecast.Sites {
+				shares.bars = append(shares.bars, bars{s.Name, 100 * s.Clients.Before, 100 * s.Clients.After})
+				if s.UtilBefore != nil && s.UtilAfter != nil {
+					load.bars = append(load.bars, bars{s.Name, 100 * *s.UtilBefore, 100 * *s.UtilAfter})
+				}
+			}
+		}
+	} else {
+		add(&r.After, false)
+		add(&r.Before, true)
+	}
 	panels := []panel{shares}
-	if len(load.lines) > 0 {
+	if len(load.lines)+len(load.bars) > 0 {
 		load.mark = 100
 		panels = append(panels, load)
 	}
-	return draw(fmt.Sprintf("%d clients; dashed: before", r.Queries), panels)
+	if r.Duration == 0 {
+		return draw("pale: before; full: after", panels)
+	}
+	return draw("dashed: before; full: after", panels)
 }

@@ -73,10 +73,11 @@ type SiteSeries struct {
 	Utilisation []float64 `json:"utilisation,omitempty"` // with traffic: as it is, whatever reports tell
 	Sessions    []float64 `json:"sessions,omitempty"`    // with traffic: open
 	Shed        []float64 `json:"shed"`                  // share of clients that capacity keeps away; 1: overloaded
+	Mean        float64   `json:"mean_share,omitempty"`  // with traffic: of all new sessions
 	Breaks      int       `json:"breaks"`                // how often its servers failed under the load
 	Peak        float64   `json:"peak_utilisation"`
 
-	asked float64
+	asked float64 // queries since the last time; with traffic, new sessions since the begin
 }
 
 // A side is one of the two.
@@ -325,18 +326,18 @@ func (sd *side) sample(now time.Duration) {
 	for i := range sd.series.Sites {
 		out := &sd.series.Sites[i]
 		share := 0.0
-		if total > 0 {
-			share = out.asked / total
-		}
-		out.asked = 0
 		if l := sd.world.sites[i].load; l != nil {
 			u := l.utilisation(sd.world.sites[i])
 			out.Utilisation, out.Sessions = append(out.Utilisation, u), append(out.Sessions, l.sessions)
 			out.Breaks = l.breaks
-			arriving := sd.traffic.arriving()
-			if share = 0; arriving > 0 {
-				share = l.arriving / arriving
+			if arriving := sd.traffic.arriving(); arriving > 0 {
+				share = max(l.arriving, 0) / arriving
 			}
+		} else {
+			if total > 0 {
+				share = out.asked / total
+			}
+			out.asked = 0
 		}
 		shed := snap.Sites[i].Shed
 		if snap.Sites[i].Overloaded {
@@ -393,11 +394,15 @@ func (p *Plan) flow(out *Result, before, after *side, start []SiteState) {
 			sd.traffic.second()
 			for k, l := range sd.traffic.loads {
 				site := &sd.series.Sites[k]
+				site.asked += l.arriving
 				site.Peak = max(site.Peak, l.utilisation(sd.world.sites[k]))
 			}
 		}
-		if sd.traffic.offered > 0 {
-			sd.series.Failed = sd.traffic.failed / sd.traffic.offered
+		if all := sd.traffic.offered; all > 0 {
+			sd.series.Failed = sd.traffic.failed / all
+			for k := range sd.series.Sites {
+				sd.series.Sites[k].Mean = max(sd.series.Sites[k].asked, 0) / all
+			}
 		}
 	}
 	c := policy.NewComparison(before.world.Snapshot(), after.world.Snapshot(), true)
