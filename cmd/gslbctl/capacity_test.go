@@ -24,7 +24,7 @@ func rehearsed(t *testing.T, name, scenario, clients string) *rehearse.Series {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resolvers, err := asking.population(c)
+	resolvers, err := asking.population(servicesOf(c, c))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -205,9 +206,24 @@ func parseClient(resolver, subnet string) (state.Client, error) {
 	return c, nil
 }
 
+// servicesOf returns the services of both configurations; those of the first that the second has as well, as that has them.
+func servicesOf(before, after *config.Config) []*config.Service {
+	var list []*config.Service
+	seen := map[string]bool{}
+	for _, c := range []*config.Config{after, before} {
+		for i := range c.Services {
+			if s := &c.Services[i]; !seen[s.Name] {
+				seen[s.Name] = true
+				list = append(list, s)
+			}
+		}
+	}
+	return list
+}
+
 // queries returns those of the log, with clients drawn by their weight where it does not tell; without a log, count of them
 // in equal parts for the services.
-func (a *asking) queries(c *config.Config, count int, seed uint64) ([]rehearse.Query, error) {
+func (a *asking) queries(services []*config.Service, count int, seed uint64) ([]rehearse.Query, error) {
 	if len(a.log) > 0 && a.log[0].LDNS.IsValid() {
 		return a.log, nil
 	}
@@ -228,12 +244,12 @@ func (a *asking) queries(c *config.Config, count int, seed uint64) ([]rehearse.Q
 		}
 		return a.log, nil
 	}
-	if len(c.Services) == 0 {
+	if len(services) == 0 {
 		return nil, usageError{errors.New("the configuration has no services to ask for")}
 	}
 	list := make([]rehearse.Query, count)
 	for i := range list {
-		s := &c.Services[i%len(c.Services)]
+		s := services[i%len(services)]
 		list[i] = rehearse.Query{Service: s.Name, Family: family(s), Client: draw()}
 	}
 	return list, nil
@@ -251,7 +267,7 @@ func family(s *config.Service) state.Family {
 
 // population returns who asks for what, and how much of it: of the log, each client of a service by how often it asks;
 // else each client asks for every service alike.
-func (a *asking) population(c *config.Config) ([]rehearse.Resolver, error) {
+func (a *asking) population(services []*config.Service) ([]rehearse.Resolver, error) {
 	type key struct {
 		service string
 		client  state.Client
@@ -264,30 +280,26 @@ func (a *asking) population(c *config.Config) ([]rehearse.Resolver, error) {
 		}
 		weights[k] += weight
 	}
-	services := map[string]float64{}
+	parts := map[string]float64{} // of the queries whose clients are drawn
 	for _, q := range a.log {
 		if q.LDNS.IsValid() {
 			add(key{q.Service, q.Client}, 1)
 			continue
 		}
-		services[q.Service]++
+		parts[q.Service]++
 	}
 	if len(a.log) == 0 {
-		for i := range c.Services {
-			services[c.Services[i].Name] = 1
+		for _, s := range services {
+			parts[s.Name] = 1
 		}
 	}
-	names := make([]string, 0, len(services))
-	for name := range services {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, cmp.Compare[string])
+	names := slices.Sorted(maps.Keys(parts))
 	if len(names)*len(a.clients)+len(order) > mostResolvers {
 		return nil, usageError{fmt.Errorf("%d clients of %d services, and %d of the log, are more than %d resolvers: give fewer", len(a.clients), len(names), len(order), mostResolvers)}
 	}
 	for _, name := range names {
 		for _, w := range a.clients {
-			add(key{name, w.Client}, services[name]*w.weight)
+			add(key{name, w.Client}, parts[name]*w.weight)
 		}
 	}
 	list := make([]rehearse.Resolver, len(order))
@@ -297,27 +309,42 @@ func (a *asking) population(c *config.Config) ([]rehearse.Resolver, error) {
 	return list, nil
 }
 
-// addresses returns what round trips may be known of, at most so many: the heaviest clients, or the first of the log.
-func (a *asking) addresses(most int) []netip.Addr {
-	seen := map[netip.Addr]bool{}
+// addresses returns one of each network that round trips may be known of, at most so many: of the heaviest clients, or of the
+// first of the log. Where the client subnet counts, the resolver's own distance does not.
+func (a *asking) addresses(c *config.Config, most int) []netip.Addr {
+	on, off := false, false // there are services whose clients go by their subnet, and others
+	for i := range c.Services {
+		ecs := c.ECSOn(&c.Services[i])
+		on, off = on || ecs, off || !ecs
+	}
+	seen := map[netip.Prefix]bool{}
 	var list []netip.Addr
-	add := func(c *state.Client) {
-		addr := c.LDNS
-		if c.ECS.Bits() > 0 {
-			addr = c.ECS.Addr()
+	add := func(addr netip.Addr) {
+		bits := c.RTT.Prefix.IPv6
+		if addr.Is4() {
+			bits = c.RTT.Prefix.IPv4
 		}
-		if addr.IsValid() && !seen[addr] && len(list) < most {
-			seen[addr] = true
+		if network, err := addr.Prefix(bits); err == nil && addr.IsValid() && !seen[network] && len(list) < most {
+			seen[network] = true
 			list = append(list, addr)
+		}
+	}
+	client := func(c *state.Client) {
+		subnet := on && c.ECS.Bits() > 0
+		if subnet {
+			add(c.ECS.Addr())
+		}
+		if off || !subnet {
+			add(c.LDNS)
 		}
 	}
 	heaviest := slices.Clone(a.clients)
 	slices.SortStableFunc(heaviest, func(x, y weighed) int { return cmp.Compare(y.weight, x.weight) })
 	for i := range heaviest {
-		add(&heaviest[i].Client)
+		client(&heaviest[i].Client)
 	}
 	for i := range a.log {
-		add(&a.log[i].Client)
+		client(&a.log[i].Client)
 	}
 	return list
 }

@@ -90,16 +90,17 @@ func (sim *simulation) run(cmd *cobra.Command, set *settings) error {
 	if err != nil {
 		return err
 	}
+	services := servicesOf(plan.Before, plan.After)
 	if plan.Scenario.Traffic != nil {
-		plan.Population, err = asking.population(plan.After)
+		plan.Population, err = asking.population(services)
 	} else {
-		plan.Queries, err = asking.queries(plan.After, sim.count, sim.seed)
+		plan.Queries, err = asking.queries(services, sim.count, sim.seed)
 	}
 	if err != nil {
 		return err
 	}
 	if sim.against != "" {
-		if plan.Present, err = sim.present(cmd.Context(), set, asking.addresses(mostMeasured)); err != nil {
+		if plan.Present, err = sim.present(cmd.Context(), set, asking.addresses(plan.After, mostMeasured)); err != nil {
 			return err
 		}
 	}
