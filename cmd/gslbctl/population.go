@@ -108,7 +108,7 @@ func eachLine(path string, f io.Reader, read func(n int, text string) error) err
 func (a *asking) query(_ int, text string) error {
 	words := strings.Fields(text)
 	if len(words) < 2 || len(words) > 4 {
-		return fmt.Errorf("%q is not a name, a type, and perhaps a resolver and a client subnet", text)
+		return fmt.Errorf("%.80q is not a name, a type, and perhaps a resolver and a client subnet", text)
 	}
 	if len(words[0]) > longestName {
 		return fmt.Errorf("%q is too long for a name", words[0][:longestName])
@@ -171,7 +171,7 @@ func (a *asking) client(n int, text string) error {
 		return nil
 	}
 	if len(cells) > 3 {
-		return fmt.Errorf("%q is not a resolver, and perhaps its weight and a client subnet", text)
+		return fmt.Errorf("%.80q is not a resolver, and perhaps its weight and a client subnet", text)
 	}
 	if len(a.clients) == mostResolvers {
 		return fmt.Errorf("there are more than %d clients", mostResolvers)
@@ -194,7 +194,7 @@ func (a *asking) client(n int, text string) error {
 func parseClient(resolver, subnet string) (state.Client, error) {
 	ldns, err := netip.ParseAddr(resolver)
 	if err != nil || ldns.Zone() != "" {
-		return state.Client{}, fmt.Errorf("%q is not the IP address of a resolver", resolver)
+		return state.Client{}, fmt.Errorf("%.80q is not the IP address of a resolver", resolver)
 	}
 	c := state.Client{LDNS: ldns.Unmap()}
 	if subnet == "" {
