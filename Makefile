@@ -13,7 +13,7 @@ LAB := ./e2e/lab ./e2e/patterns
 PACKAGES = $(shell $(GO) list ./... | grep -v -e /e2e/lab$$ -e /e2e/patterns$$)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check race e2e fuzz bench bench-peers golden geodb demo-certs deb test-packages clean
+.PHONY: help build run test check race e2e fuzz bench bench-peers golden capacity geodb demo-certs deb test-packages clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ bench-peers: ## measure gslbd and other DNS servers side by side into docs/perfo
 
 golden: ## write the golden files and docs/reference.md anew; read the diff before you commit it
 	$(GO) test ./policy ./sitereport ./config ./e2e -run 'Golden|HAProxyCases|Imports|Reference' -update
+
+capacity: ## rehearse all of docs/capacity.md again, and write its tables and plots anew
+	$(GO) test ./cmd/gslbctl -run CapacityPage -update
 
 geodb: ## get a full city database (DB-IP, CC BY 4.0) into geodb/
 	testdata/geo/geodb

@@ -689,6 +689,37 @@ func TestTelemetryWithoutServices(t *testing.T) {
 	}
 }
 
+// TestStatusHeading has the new sessions of a site double, whose open ones follow: cascade_guard sheds before they do, and status says
+// why.
+func TestStatusHeading(t *testing.T) {
+	for _, guard := range []bool{true, false} {
+		in(t, func(_ *admin.Options, c *state.Config) {
+			c.Sites[0].ShedFrom, c.Sites[0].CascadeGuard = 0.8, guard
+		}, func(t *testing.T, h *house) {
+			for i := range 40 {
+				r := servers("seoul", "1.1.1.1", state.ServerUp)
+				r.HasSessions, r.Sessions, r.HasNewSessions, r.NewSessions = true, 450_000, true, 7500
+				if i >= 30 {
+					r.Sessions, r.NewSessions = 600_000, 15_000
+				}
+				h.report(r)
+			}
+			var st admin.Status
+			h.get("/v1/status", &st)
+			site := st.Sites[0]
+			if guard != (site.Heading != nil && *site.Heading > 0.8) || st.Sites[1].Heading != nil || guard != (site.Shed > 0) {
+				t.Errorf("guard %v: sheds %g, heading for %v", guard, site.Shed, site.Heading)
+			}
+			said := slices.ContainsFunc(st.Problems, func(p admin.Problem) bool {
+				return p.Subject == "site seoul" && strings.HasPrefix(p.Text, "sheds ") && strings.Contains(p.Text, "; its new sessions lead to ")
+			})
+			if said != guard {
+				t.Errorf("guard %v: %+v", guard, st.Problems)
+			}
+		})
+	}
+}
+
 func TestStatusZones(t *testing.T) {
 	want := []admin.Zone{{Name: "gslb.example.com", Serial: 2026010101, Records: 12, ECS: true}, {Name: "plain.example.com", Serial: 1, Records: 3}}
 	in(t, func(o *admin.Options, _ *state.Config) {

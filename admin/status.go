@@ -148,6 +148,7 @@ type Site struct {
 	SessionsLimit   uint64    `json:"sessions_limit"`        // open sessions; 0: none
 	BandwidthLimit  uint64    `json:"bandwidth_limit"`       // bits per second; 0: none
 	Utilisation     *float64  `json:"utilisation,omitempty"` // 1 is the threshold
+	Heading         *float64  `json:"heading,omitempty"`     // the utilisation that its new sessions lead to; absent: not known, or no capacity.cascade_guard
 	Overloaded      bool      `json:"overloaded"`
 	OverloadedWhy   string    `json:"overloaded_why,omitempty"`
 	OverloadedSince time.Time `json:"overloaded_since,omitzero"`
@@ -392,6 +393,9 @@ func newSite(s *state.Site, now time.Time) Site {
 	}
 	if s.HasUtilisation {
 		v.Utilisation = &s.Utilisation
+		if s.Heading > 0 {
+			v.Heading = &s.Heading
+		}
 	}
 	return v
 }
@@ -443,7 +447,11 @@ func problems(st *Status, snap *state.Snapshot, others []Problem) []Problem {
 		if s.Overloaded {
 			add(Warning, subject, s.OverloadedSince, "is overloaded: %s", s.OverloadedWhy)
 		} else if s.Shed > 0 {
-			add(Notice, subject, time.Time{}, "sheds %.0f %% of its clients", s.Shed*100)
+			heading := ""
+			if s.HasUtilisation && s.Heading > s.Utilisation {
+				heading = fmt.Sprintf("; its new sessions lead to %.0f %%", s.Heading*100)
+			}
+			add(Notice, subject, time.Time{}, "sheds %.0f %% of its clients%s", s.Shed*100, heading)
 		}
 		if s.RTTBlind {
 			add(Warning, subject, s.RTTBlindSince, "reaches none of the resolvers that other sites reach (rtt-blind)")

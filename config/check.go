@@ -573,15 +573,15 @@ func (k *checker) doubts() {
 		k.noEffect("state.etcd.certificate", e.Certificate != "", why)
 		k.noEffect("state.etcd.ca", e.CA != "", why)
 	}
-	used := map[string]bool{}      // policies
-	choosing := map[string]bool{}  // those of a service with a choice
-	serving := map[string]uint32{} // the largest TTL by site
+	used := map[string]bool{}     // policies
+	choosing := map[string]bool{} // those of a service with a choice
+	serving := map[string]bool{}  // sites
 	for i := range k.c.Services {
 		s := &k.c.Services[i]
 		used[s.Policy] = true
 		choosing[s.Policy] = choosing[s.Policy] || len(s.Members) > 1
 		for _, m := range s.Members {
-			serving[m.Site] = max(serving[m.Site], s.TTL)
+			serving[m.Site] = true
 		}
 		k.serviceDoubts(s, at("services", i))
 	}
@@ -595,8 +595,7 @@ func (k *checker) doubts() {
 	}
 	for i, s := range k.c.Sites {
 		path := at("sites", i)
-		ttl, serves := serving[s.Name]
-		if !serves && len(k.c.Services) > 0 {
+		if !serving[s.Name] && len(k.c.Services) > 0 {
 			k.warn(path, "no service has a member at %s", s.Name)
 		}
 		if s.Capacity.Sessions == 0 && s.Capacity.Bandwidth == 0 {
@@ -608,9 +607,6 @@ func (k *checker) doubts() {
 		}
 		if s.Capacity.ShedFrom == 0 {
 			k.noEffect(path+".capacity.cascade_guard", s.Capacity.CascadeGuard, " without shed_from")
-		}
-		if hold := 2 * time.Duration(ttl) * time.Second; s.Capacity.Sessions+s.Capacity.Bandwidth > 0 && s.Capacity.Hold < hold {
-			k.warn(path+".capacity.hold", "%s is below twice the largest TTL served there (%ds): clients return before the effect of the last change is seen; write %s or more", short(s.Capacity.Hold), ttl, short(hold))
 		}
 	}
 }

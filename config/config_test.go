@@ -303,7 +303,7 @@ func TestDefaults(t *testing.T) {
 		got.Refresh != 5*time.Minute || got.SilentFor != 10*time.Minute || got.MaxTargets != 100_000 || got.MaxSites != 8 || len(got.Exempt) != 0 {
 		t.Errorf("rtt is %+v", got)
 	}
-	if got := c.Sites[0].Capacity; got != (config.Capacity{Resume: 0.9, Hold: time.Minute}) {
+	if got := c.Sites[0].Capacity; got != (config.Capacity{Resume: 0.9, Hold: 30 * time.Second}) {
 		t.Errorf("capacity is %+v", got)
 	}
 	if got := c.Log; got != (config.Log{Level: "info", Format: "json"}) {

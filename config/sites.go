@@ -31,8 +31,9 @@ type Capacity struct {
 	Bandwidth uint64 `mapstructure:"bandwidth" default:"off" min:"1bps" max:"1000000Tbps" as:"bandwidth" off:"true"`
 	// Resume is the share of the thresholds below which the site is eligible again. 1% to 100%, default 90%; held as 0.9.
 	Resume float64 `mapstructure:"resume" default:"90%" min:"1%" max:"100%" as:"percent"`
-	// Hold is how long it must have stayed below. 1s to 1h, default 60s: twice the usual TTL.
-	Hold time.Duration `mapstructure:"hold" default:"60s" min:"1s" max:"1h"`
+	// Hold is how long it must have stayed below. 1s to 1h, default 30s: simulated, a long one swings sites
+	// further, whatever the TTL (docs/capacity.md).
+	Hold time.Duration `mapstructure:"hold" default:"30s" min:"1s" max:"1h"`
 	// ShedFrom is the utilisation from which a growing share of clients skips the site. 1% to 99%; default off: 0.
 	ShedFrom float64 `mapstructure:"shed_from" default:"off" min:"1%" max:"99%" as:"percent" off:"true"`
 	// CascadeGuard has a site shed by where its new sessions lead as well, before it is there. Default false; it needs

@@ -1,12 +1,15 @@
 package e2e
 
 import (
+	"encoding/json"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"gslbd/e2e/lab"
 )
@@ -44,5 +47,49 @@ func TestDnstapIsReadByOthers(t *testing.T) {
 	if len(served) != 5 || served[1] != "www.gslb.example.com" || !strings.HasPrefix(served[2], "192.0.2.") || served[3] != "203.0.113.0" || served[4] != "0" ||
 		len(denied) != 5 || denied[1] != "nothing.gslb.example.com" || denied[4] != "3" {
 		t.Errorf("tshark: %q, %q", served, denied)
+	}
+}
+
+// What gslbd wrote, gslbctl simulate replays: the same queries of the same clients.
+func TestDnstapIsReplayed(t *testing.T) {
+	t.Parallel()
+	s := startGSLBD(t, "dnstap: {file: queries.fstrm}\n"+dashboardConfig)
+	for _, q := range []question{
+		{name: "www.gslb.example.com", ecs: "8.8.8.0/24"}, // Virginia is near
+		{name: "wWw.gSlb.example.com", ecs: "8.8.9.0/24"},
+		{name: "www.gslb.example.com", ecs: "168.126.63.0/24", tcp: true}, // Seoul is
+		{name: "www.gslb.example.com", ecs: "168.126.64.0/24"},
+		{name: "www.gslb.example.com", qtype: dns.TypeAAAA},
+		{name: "www.gslb.example.com", qtype: dns.TypeTXT},
+		{name: "nothing.gslb.example.com"},
+	} {
+		s.ask(t, q)
+	}
+	lab.Eventually(t, 10*time.Second, "all are written", func() bool { return s.scrape(t, `gslbd_dnstap_messages_total{result="written"}`) == "7" })
+	// It is read while gslbd is writing.
+	nearest := strings.Replace(dashboardConfig, "www.gslb.example.com\n", "www.gslb.example.com\n    policy: nearest\n", 1)
+	s.write(t, nearest+"geo: {databases: [testdata/geo/cities.mmdb]}\n")
+	out := s.ctl(t, "simulate", "--config", s.config, "--queries", filepath.Join(s.dir, "queries.fstrm"), "--json")
+	var r struct {
+		Queries, Unknown, Lacking, Skipped, Unreadable int
+		Phases                                         []struct {
+			Forecast struct {
+				Sites []struct {
+					Name    string
+					Clients struct{ After float64 }
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if r.Queries != 4 || r.Unknown != 1 || r.Lacking != 1 || r.Skipped != 1 || r.Unreadable != 0 {
+		t.Errorf("%d queries, %d unknown, %d lacking, %d skipped, %d unreadable", r.Queries, r.Unknown, r.Lacking, r.Skipped, r.Unreadable)
+	}
+	for _, site := range r.Phases[0].Forecast.Sites {
+		if site.Clients.After != 0.5 {
+			t.Errorf("%s has %g of the clients", site.Name, site.Clients.After)
+		}
 	}
 }

@@ -7,7 +7,7 @@ const nearLowest = 0.1
 
 // capacity keeps the members whose site is not overloaded; if all are, those within 10 points of the lowest utilisation.
 // A site without data or thresholds is not overloaded. Of those kept, it takes away the ones whose site sheds this
-// client (capacity.shed_from), but never the last: when every site would shed it, the one that sheds least remains.
+// client (capacity.shed_from), but never the last: when every site would shed it, one remains.
 type capacity struct{}
 
 func newCapacity(StepOptions) (Metric, error) { return capacity{}, nil }
@@ -45,25 +45,30 @@ func (capacity) Keep(q *Query, set []Candidate) int {
 	return keepUpTo(set, best+nearLowest)
 }
 
-// shed keeps the candidates whose site does not shed this client, or the ones that shed least if all do.
+// shed keeps the candidates whose site does not shed this client. If all do, it keeps the one that comes nearest to keeping it, which
+// differs by client: all of these to the site that sheds least would fill that at once, and then the next (docs/capacity.md).
 func shed(q *Query, set []Candidate) int {
 	if len(set) == 1 {
 		return 1
 	}
-	least, any := 1.0, false
+	any := false
 	for i := range set {
-		least = min(least, set[i].Site.Shed)
 		any = any || set[i].Site.Shed > 0
 	}
 	if !any {
 		return len(set)
 	}
 	client := q.clientHash()
-	away := func(c *Candidate) bool { return drawn(client, c.Hash, saltShed) < c.Site.Shed }
+	missing := func(c *Candidate) float64 { return c.Site.Shed - drawn(client, c.Hash, saltShed) }
+	away := func(c *Candidate) bool { return missing(c) > 0 }
 	n := keep(set, func(c *Candidate) bool { return !away(c) })
 	q.scratch.apart = q.scratch.apart || n < len(set)
 	if n == 0 {
-		n = keep(set, func(c *Candidate) bool { return c.Site.Shed <= least })
+		least := missing(&set[0])
+		for i := range set {
+			least = min(least, missing(&set[i]))
+		}
+		n = keep(set, func(c *Candidate) bool { return missing(c) <= least })
 	}
 	if q.Trace != nil {
 		for i := range set {

@@ -99,9 +99,16 @@ func TestShedding(t *testing.T) {
 			w.loaded("b", 1)
 			w.loaded("c", 1)
 		}, map[string]float64{"a": 1}},
-		{"all shed: who sheds least", func(w *world) {
+		{"all shed: in equal parts", func(w *world) {
+			w.at("a").Shed, w.at("b").Shed, w.at("c").Shed = 1, 1, 1
+		}, map[string]float64{"a": 0.333, "b": 0.333, "c": 0.333}},
+		{"all shed: more to who sheds less, but not all", func(w *world) {
 			w.at("a").Shed, w.at("b").Shed, w.at("c").Shed = 1, 0.9, 1
-		}, map[string]float64{"b": 1}},
+		}, map[string]float64{"a": 0.27, "b": 0.46, "c": 0.27}},
+		{"all shed: none to who sheds far more", func(w *world) {
+			w.at("a").Shed, w.at("b").Shed, w.at("c").Shed = 1, 0.02, 0.02
+			w.of("b").Preference = 800
+		}, map[string]float64{"a": 0, "b": 0.98, "c": 0.02}},
 		{"independent of each other", func(w *world) {
 			w.at("a").Shed, w.at("b").Shed = 0.5, 0.5
 			w.of("b").Preference = 800

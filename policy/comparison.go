@@ -18,17 +18,17 @@ type Comparison struct {
 	sitesBefore   []*state.Site  // in the same order; nil: before lacks it
 	siteOf        map[string]int // their index, by name
 	services      []*compared
-	byName        map[string]*compared
-	flow          flow                // between sites; then the last resort, and no answer
-	touched       []bool              // by site: orders or pools are others for a member there that was in its pool, and so may lose clients
-	amounts       []amount            // by site; leaving and arriving are filled in by load
-	lost          [quantities]float64 // leaving, and arriving nowhere
+	byNames       map[[2]string]*compared // by the names before and after; "": that side lacks it
+	flow          flow                    // between sites; then the last resort, and no answer
+	touched       []bool                  // by site: orders or pools are others for a member there that was in its pool, and so may lose clients
+	amounts       []amount                // by site; leaving and arriving are filled in by load
+	lost          [quantities]float64     // leaving, and arriving nowhere
 }
 
 // NewComparison begins to compare decisions out of the two snapshots. Rotating metrics go on from where the snapshots
 // stand: on copies, unless both are the caller's own, so that turns may be taken in them.
 func NewComparison(before, after *state.Snapshot, own bool) *Comparison {
-	c := &Comparison{siteOf: map[string]int{}, byName: map[string]*compared{}}
+	c := &Comparison{siteOf: map[string]int{}, byNames: map[[2]string]*compared{}}
 	c.before.own, c.after.own = own, own
 	now := before.Published
 	if after.Published.After(now) {
@@ -47,20 +47,20 @@ func NewComparison(before, after *state.Snapshot, own bool) *Comparison {
 		c.sites, c.sitesBefore = append(c.sites, s), append(c.sitesBefore, s)
 	}
 	c.flow, c.touched = newFlow(len(c.sites)+2), make([]bool, len(c.sites))
-	c.At(before, after, now)
+	c.At(before, now, after, now)
 	return c
 }
 
-// At goes on with later snapshots, of the configurations that it began with, and another time.
-func (c *Comparison) At(before, after *state.Snapshot, now time.Time) {
+// At goes on with later snapshots, of the configurations that it began with, and the time that it is on either side.
+func (c *Comparison) At(before *state.Snapshot, beforeNow time.Time, after *state.Snapshot, afterNow time.Time) {
 	c.before.query.Snapshot, c.after.query.Snapshot = before, after
-	c.before.query.Now, c.after.query.Now = now, now
+	c.before.query.Now, c.after.query.Now = beforeNow, afterNow
 	c.before.at, c.after.at = nil, nil
 }
 
-// A compared service is one that a Comparison decides for.
+// A compared service is one that a Comparison decides for: that which answers before, and that which answers after.
 type compared struct {
-	name    string
+	names   [2]string
 	members []comparedMember // of after, by Member.Index; then those that only before has
 	from    []int            // the place in members of the members of before, by Member.Index; nil: before lacks it
 	size    int              // of members of after; 0: after lacks it
@@ -85,12 +85,32 @@ type move struct {
 	reason   Reason
 }
 
-// service returns what is compared of the service of this name.
-func (c *Comparison) service(name string, before, after *state.Service) *compared {
-	if s := c.byName[name]; s != nil {
+// name tells the names of the two sides where they differ, as where a service has taken over what a wildcard answered.
+func (s *compared) name() string {
+	switch before, after := s.names[0], s.names[1]; {
+	case before == after:
+		return after
+	case before == "":
+		return after + " (new)"
+	case after == "":
+		return before + " (gone)"
+	default:
+		return before + " -> " + after
+	}
+}
+
+// service returns what is compared of the services of both sides.
+func (c *Comparison) service(before, after *state.Service) *compared {
+	var names [2]string
+	for side, svc := range []*state.Service{before, after} {
+		if svc != nil {
+			names[side] = svc.Name
+		}
+	}
+	if s := c.byNames[names]; s != nil {
 		return s
 	}
-	s := &compared{name: name, moves: map[move]float64{}, rotated: map[Reason]*[2][]float64{}}
+	s := &compared{names: names, moves: map[move]float64{}, rotated: map[Reason]*[2][]float64{}}
 	at := map[comparedMember]int{}
 	add := func(m *state.Member) int {
 		key := comparedMember{m.Name, c.siteOf[m.Site.Name]}
@@ -118,17 +138,18 @@ func (c *Comparison) service(name string, before, after *state.Service) *compare
 	for i := range s.turns {
 		s.turns[i], s.scratch[i] = make([]float64, n), make([]float64, n)
 	}
-	c.services, c.byName[name] = append(c.services, s), s
+	c.services, c.byNames[names] = append(c.services, s), s
 	return s
 }
 
-// Decide decides for a client of a service that asks for these families, and counts it with a weight above 0. A service
-// that one side lacks gives no answer there; nil stands for it. It returns the sites of the first answers for the last
+// Decide decides for a client that asks for these families, and counts it with a weight above 0. before and after are the
+// services that answer it; of a side that has none, which is nil, it gets no answer. One of them is not nil. The client is
+// given as either side sees it, since a subnet may count on one only. It returns the sites of the first answers for the last
 // family, nil for none. Unless the snapshots are the caller's own, the clients of one service come in a row.
-func (c *Comparison) Decide(name string, before, after *state.Service, families []state.Family, client *state.Client, weight float64) (from, to *state.SiteInfo) {
-	s := c.service(name, before, after)
-	was, rotatedBefore, _ := c.before.decide(s, 0, before, client, weight, families)
-	is, rotatedAfter, reason := c.after.decide(s, 1, after, client, weight, families)
+func (c *Comparison) Decide(before, after *state.Service, families []state.Family, clientBefore, clientAfter *state.Client, weight float64) (from, to *state.SiteInfo) {
+	s := c.service(before, after)
+	was, rotatedBefore, _ := c.before.decide(s, 0, before, clientBefore, weight, families)
+	is, rotatedAfter, reason := c.after.decide(s, 1, after, clientAfter, weight, families)
 	s.clients++
 	s.total += weight
 	if rotatedBefore || rotatedAfter {
@@ -158,7 +179,8 @@ func (s *compared) couple(was, is []float64, reason Reason) {
 // finish turns what is left to couple into changes, and adds those to the changes between sites.
 func (c *Comparison) finish(s *compared) {
 	turned, sum := map[move]float64{}, newFlow(len(s.members)+2)
-	for reason, t := range s.rotated {
+	for _, reason := range slices.Sorted(maps.Keys(s.rotated)) { // in order, so that sums are rounded alike in every run
+		t := s.rotated[reason]
 		newFlow(sum.n).couple(t[0], t[1], func(from, to int, v float64) {
 			turned[move{from, to, reason}] += v
 			sum.from(from)[to] += v

@@ -22,9 +22,9 @@ func compared(t *testing.T, before, after *world, chainBefore, chainAfter []stri
 	}
 	for i := range 100 {
 		client := &state.Client{LDNS: netip.AddrFrom4([4]byte{20, byte(i), 0, 1})}
-		c.Decide(before.Name, before.Service, after.Service, []state.Family{state.V4}, client, 2)
+		c.Decide(before.Service, after.Service, []state.Family{state.V4}, client, client, 2)
 	}
-	f := c.Forecast()
+	f := c.Forecast(true)
 	var moves []string
 	for _, m := range f.Services[0].Shares.Moves {
 		moves = append(moves, fmt.Sprintf("%s to %s by %s %.0f", m.From, m.To, m.Metric, 100*m.Share))

@@ -117,7 +117,7 @@ func NewForecast(before, after *state.Snapshot, clients func(service string) []s
 	for _, svc := range after.Services {
 		list = append(list, c.forecast(olds[svc.Name], svc, clients(svc.Name), max(maxDecided/len(after.Services), leastDecided)))
 	}
-	f := c.conclude(list)
+	f := c.conclude(list, true)
 	var unknown []string
 	for _, s := range list {
 		if s.Shares == nil {
@@ -131,28 +131,32 @@ func NewForecast(before, after *state.Snapshot, clients func(service string) []s
 	return f
 }
 
-// Forecast tells of all that was decided so far, and ends the Comparison. The load before is what the sites told in the
-// first snapshot before; the thresholds are those after.
-func (c *Comparison) Forecast() Forecast {
+// Forecast tells of all that was decided so far, and ends the Comparison. With load it lets the load follow the clients: the
+// load before is what the sites told in the first snapshot before; the thresholds are those after. Without, it tells of
+// the services only.
+func (c *Comparison) Forecast(load bool) Forecast {
 	var list []ServiceForecast
 	for _, s := range c.services {
-		out := ServiceForecast{Name: s.name, Clients: s.clients}
-		for side, snap := range []*state.Snapshot{c.before.query.Snapshot, c.after.query.Snapshot} {
-			if svc := snap.ServiceByName(s.name); svc != nil {
-				*[]*string{&out.PoolBefore, &out.PoolAfter}[side] = svc.Pool.String()
-			}
+		out := ServiceForecast{Name: s.name(), Clients: s.clients}
+		if svc := c.before.query.Snapshot.ServiceByName(s.names[0]); svc != nil {
+			out.PoolBefore = svc.Pool.String()
+		}
+		if svc := c.after.query.Snapshot.ServiceByName(s.names[1]); svc != nil {
+			out.PoolAfter = svc.Pool.String()
 		}
 		c.finish(s)
 		out.Shares = c.shares(s, []state.Family{state.V4, state.V6})
 		list = append(list, out)
 	}
-	return c.conclude(list)
+	return c.conclude(list, load)
 }
 
-// conclude lets the load follow the clients of the services.
-func (c *Comparison) conclude(services []ServiceForecast) Forecast {
+// conclude lets the load follow the clients of the services, if it is asked to.
+func (c *Comparison) conclude(services []ServiceForecast, load bool) Forecast {
 	f := Forecast{Warnings: []string{}, Services: services, Sites: make([]SiteForecast, 0, len(c.sites))}
-	f.Warnings = append(f.Warnings, c.load(&f)...)
+	if load {
+		f.Warnings = append(f.Warnings, c.load(&f)...)
+	}
 	for i := range services {
 		f.Warnings = append(f.Warnings, services[i].warnings()...)
 	}
@@ -190,9 +194,9 @@ func (c *Comparison) forecast(old, svc *state.Service, clients []state.Client, m
 			weight = 1
 		}
 		weight *= float64(len(clients)) / float64(n) // it stands for others as well
-		c.Decide(svc.Name, old, svc, families, client, weight)
+		c.Decide(old, svc, families, client, client, weight)
 	}
-	s := c.byName[svc.Name]
+	s := c.service(old, svc)
 	c.finish(s)
 	out.Shares = c.shares(s, families)
 	return out

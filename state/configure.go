@@ -131,7 +131,7 @@ func (s *Store) configure(c *Config, now time.Time) {
 			sc.Resume = 0.9
 		}
 		if sc.Hold <= 0 {
-			sc.Hold = time.Minute
+			sc.Hold = 30 * time.Second
 		}
 		st.cfg = sc
 		st.info = &SiteInfo{

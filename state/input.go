@@ -29,7 +29,7 @@ type SiteConfig struct {
 	SessionsLimit  uint64        // open sessions; 0: no threshold
 	BandwidthLimit uint64        // bits per second; 0: no threshold
 	Resume         float64       // share of the thresholds, default 0.9
-	Hold           time.Duration // default 60s
+	Hold           time.Duration // default 30s
 	ShedFrom       float64       // utilisation from which load is shed, above 0 and below 1; 0: off
 	CascadeGuard   bool          // shed by where the load is heading as well
 }

@@ -111,8 +111,8 @@ func (r *rig) want(up bool, members ...string) {
 func two(change ...func(*state.Config)) *state.Config {
 	c := &state.Config{
 		Sites: []state.SiteConfig{
-			{Name: "seoul", Zone: "z1", SessionsLimit: 900000, BandwidthLimit: 900e6},
-			{Name: "virginia", Zone: "z2", SessionsLimit: 900000, BandwidthLimit: 900e6},
+			{Name: "seoul", Zone: "z1", SessionsLimit: 900000, BandwidthLimit: 900e6, Hold: time.Minute},
+			{Name: "virginia", Zone: "z2", SessionsLimit: 900000, BandwidthLimit: 900e6, Hold: time.Minute},
 		},
 		Services: []state.ServiceConfig{{
 			Name: "www.example.com", TTL: 30, UnknownUp: true,

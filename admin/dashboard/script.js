@@ -280,7 +280,7 @@ function showSites(v) {
 function reasons(s) {
   const all = [];
   if (s.overloaded) all.push(s.overloaded_why);
-  if (s.shed > 0) all.push(`sheds ${percent(s.shed)} of its clients`);
+  if (s.shed > 0) all.push(`sheds ${percent(s.shed)} of its clients` + (s.heading > s.utilisation ? `; its new sessions lead to ${percent(s.heading)}` : ""));
   if (s.rtt_blind) all.push("rtt-blind: reaches none of the resolvers that others reach");
   return all;
 }
@@ -680,6 +680,7 @@ function forecast(v) {
         make("td", {}, load(s.before, s.utilisation_before)), make("td", { class: s.over ? "critical" : "" }, load(s.after, s.utilisation_after), s.over ? make("div", {}, s.over_why) : undefined)))))),
     ...services.slice(0, few).map((s) => make("p", { class: s.shares?.no_answer.after > s.shares?.no_answer.before ? "critical" : "muted" },
       `${s.name}: `, s.unknown ? s.unknown : `${percent(s.shares.changed)} of ${s.clients} clients get another member; without an answer ${percent(s.shares.no_answer.before)} → ${percent(s.shares.no_answer.after)}`,
+      (s.shares?.moves ?? []).slice(0, few).map((m) => `; ${m.from} → ${m.to} ${percent(m.share)} by ${m.metric}`).join(""),
       s.pool_before !== s.pool_after ? `; pool ${s.pool_before} → ${s.pool_after}` : "")),
   ].filter((e) => e !== "");
 }

@@ -215,6 +215,9 @@ func showSites(b *strings.Builder, sites []admin.Site) {
 		}
 		if s.Shed > 0 {
 			notes = append(notes, fmt.Sprintf("sheds %.0f %%", s.Shed*100))
+			if s.Heading != nil && s.Utilisation != nil && *s.Heading > *s.Utilisation {
+				notes = append(notes, fmt.Sprintf("heading for %.0f %%", *s.Heading*100))
+			}
 		}
 		if s.RTTBlind {
 			notes = append(notes, "rtt-blind")

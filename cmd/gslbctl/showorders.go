@@ -214,6 +214,26 @@ func writeForecast(b *strings.Builder, f *policy.Forecast) {
 		table(b, rows)
 	}
 	others(b, same, "service")
+
+	rows = [][]string{{"SERVICE", "FROM", "TO", "SHARE", "BY"}}
+	moves := 0
+	for _, s := range f.Services {
+		if s.Shares == nil {
+			continue
+		}
+		for _, m := range s.Shares.Moves {
+			if moves++; moves <= maxRows {
+				rows = append(rows, []string{s.Name, m.From, m.To, percent(m.Share), m.Metric})
+			}
+		}
+	}
+	if moves > 0 {
+		b.WriteString("\nWho moves:\n")
+		table(b, rows)
+		if moves > maxRows {
+			fmt.Fprintf(b, "  and %d more: see --json\n", moves-maxRows)
+		}
+	}
 }
 
 func others(b *strings.Builder, n int, what string) {

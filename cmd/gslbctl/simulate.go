@@ -52,7 +52,7 @@ func simulateCommand(set *settings) *cobra.Command {
 	flags.StringVar(&sim.config, "config", "", "the configuration to rehearse")
 	flags.StringVar(&sim.before, "before", "", "the configuration to compare it with, such as the one in force")
 	flags.StringVar(&sim.scenario, "scenario", "", "file that says what befalls the sites")
-	flags.StringVar(&sim.queries, "queries", "", "queries as dnsperf reads them: a name and a type a line, and here perhaps the resolver's address and its client subnet")
+	flags.StringVar(&sim.queries, "queries", "", "queries: a file of dnstap; or as dnsperf reads them, a name and a type a line, and here perhaps the resolver's address and its client subnet")
 	flags.StringVar(&sim.clients, "clients", "", "who asks: lines of resolver,weight,subnet, of which the last two may be left out")
 	flags.IntVar(&sim.count, "count", 100_000, "how many queries to draw for --clients, without --queries")
 	flags.StringVar(&sim.against, "against", "", "URL of a gslbd: begin with its sites, members and round trips as they are now")
@@ -90,16 +90,17 @@ func (sim *simulation) run(cmd *cobra.Command, set *settings) error {
 	if err != nil {
 		return err
 	}
+	services := servicesOf(plan.Before, plan.After)
 	if plan.Scenario.Traffic != nil {
-		plan.Population, err = asking.population(plan.After)
+		plan.Population, err = asking.population(services)
 	} else {
-		plan.Queries, err = asking.queries(plan.After, sim.count, sim.seed)
+		plan.Queries, err = asking.queries(services, sim.count, sim.seed)
 	}
 	if err != nil {
 		return err
 	}
 	if sim.against != "" {
-		if plan.Present, err = sim.present(cmd.Context(), set, asking.addresses(mostMeasured)); err != nil {
+		if plan.Present, err = sim.present(cmd.Context(), set, asking.addresses(plan.After, mostMeasured)); err != nil {
 			return err
 		}
 	}
@@ -110,19 +111,26 @@ func (sim *simulation) run(cmd *cobra.Command, set *settings) error {
 	if err != nil {
 		return err
 	}
-	if sim.svg != "" {
-		if err := os.WriteFile(sim.svg, []byte(drawSimulation(result)), 0o666); err != nil {
-			return err
-		}
-	}
+	said := simulated{result, asking.skipped, asking.unreadable}
 	if set.json {
 		enc := json.NewEncoder(cmd.OutOrStdout())
 		enc.SetEscapeHTML(false)
 		enc.SetIndent("", "  ")
-		return enc.Encode(result)
+		err = enc.Encode(said)
+	} else {
+		printf(cmd.OutOrStdout(), "%s", showSimulation(said, plan.Scenario.Traffic != nil))
 	}
-	printf(cmd.OutOrStdout(), "%s", showSimulation(result, asking.skipped, plan.Scenario.Traffic != nil))
-	return nil
+	if err == nil && sim.svg != "" {
+		err = os.WriteFile(sim.svg, []byte(drawSimulation(result)), 0o666)
+	}
+	return err
+}
+
+// A simulated is what the command says: what came about, and what of the log is left out.
+type simulated struct {
+	*rehearse.Result
+	Skipped    int `json:"skipped,omitempty"`    // queries of other types than A and AAAA
+	Unreadable int `json:"unreadable,omitempty"` // messages of dnstap that gslbd could not read as queries
 }
 
 // load reads a configuration and its geo databases.
@@ -195,9 +203,11 @@ func presentOf(status *admin.Status) *rehearse.Present {
 	}
 	for _, svc := range status.Services {
 		for _, m := range svc.Members {
-			ms := rehearse.MemberState{Service: svc.Name, Member: m.Name, Down: true}
+			ms := rehearse.MemberState{Service: svc.Name, Member: m.Name}
 			for _, a := range m.Addresses {
-				ms.Down = ms.Down && !a.Up
+				for _, f := range []state.Family{state.V4, state.V6} {
+					ms.Down[f] = ms.Down[f] || a.Family == f.String() && !a.Up
+				}
 			}
 			for forced := state.ForcedUp; forced <= state.ForcedEvacuated; forced++ {
 				if forced.String() == m.Forced {
@@ -207,7 +217,7 @@ func presentOf(status *admin.Status) *rehearse.Present {
 			for _, moved := range m.Moved {
 				ms.Moved = append(ms.Moved, moved.Share)
 			}
-			if ms.Down || ms.Forced != state.NotForced || len(ms.Moved) > 0 {
+			if ms.Down != [2]bool{} || ms.Forced != state.NotForced || len(ms.Moved) > 0 {
 				p.Members = append(p.Members, ms)
 			}
 		}
@@ -251,13 +261,16 @@ func (b *bar) end() {
 }
 
 // showSimulation renders a result for people.
-func showSimulation(r *rehearse.Result, skipped int, traffic bool) string {
+func showSimulation(r simulated, traffic bool) string {
 	var b strings.Builder
-	what := "queries"
+	one, more := "query", "queries"
 	if traffic {
-		what = "resolvers"
+		one, more = "resolver", "resolvers"
 	}
-	fmt.Fprintf(&b, "%d %s", r.Queries, what)
+	if r.Queries == 1 {
+		more = one
+	}
+	fmt.Fprintf(&b, "%d %s", r.Queries, more)
 	if r.Duration > 0 {
 		fmt.Fprintf(&b, " over %s", span(time.Duration(r.Duration*float64(time.Second))))
 	}
@@ -267,26 +280,29 @@ func showSimulation(r *rehearse.Result, skipped int, traffic bool) string {
 	if r.Lacking > 0 {
 		fmt.Fprintf(&b, "; %d more for a family that the service has no address of", r.Lacking)
 	}
-	if skipped > 0 {
-		fmt.Fprintf(&b, "; %d of other types than A and AAAA are left out", skipped)
+	if r.Skipped > 0 {
+		fmt.Fprintf(&b, "; %d of other types than A and AAAA are left out", r.Skipped)
+	}
+	if r.Unreadable > 0 {
+		fmt.Fprintf(&b, "; %d cannot be read as queries", r.Unreadable)
 	}
 	b.WriteString("\n")
 	for _, p := range r.Phases {
 		switch {
 		case traffic:
-			b.WriteString("\nas it ends\n")
+			b.WriteString("\nas it ends, if all asked at once\n")
 		case r.Duration > 0:
 			fmt.Fprintf(&b, "\nfrom %s to %s\n", clock(p.From), clock(p.To))
 		}
 		showPhase(&b, &p.Forecast)
 	}
 	if traffic {
-		rows := [][]string{{"SITE", "PEAK BEFORE", "AFTER", "BROKE"}}
+		rows := [][]string{{"SITE", "SHARE BEFORE", "AFTER", "PEAK BEFORE", "AFTER", "BROKE"}}
 		for _, site := range r.After.Sites {
-			row := []string{site.Name, "-", fmt.Sprintf("%.0f %%", 100*site.Peak), fmt.Sprint(site.Breaks)}
+			row := []string{site.Name, "-", fmt.Sprintf("%.1f %%", 100*site.Mean), "-", fmt.Sprintf("%.0f %%", 100*site.Peak), fmt.Sprint(site.Breaks)}
 			for _, was := range r.Before.Sites {
 				if was.Name == site.Name {
-					row[1] = fmt.Sprintf("%.0f %%", 100*was.Peak)
+					row[1], row[3] = fmt.Sprintf("%.1f %%", 100*was.Mean), fmt.Sprintf("%.0f %%", 100*was.Peak)
 				}
 			}
 			rows = append(rows, row)
@@ -335,14 +351,17 @@ func showPhase(b *strings.Builder, f *policy.Forecast) {
 	for _, s := range f.Sites {
 		rows = append(rows, []string{s.Name, share(s.Clients.Before), share(s.Clients.After), optional(s.UtilBefore), optional(s.UtilAfter), s.OverWhy})
 	}
-	b.WriteString("sites\n")
-	table(b, rows)
+	if len(f.Sites) > 0 {
+		b.WriteString("sites\n")
+		table(b, rows)
+	}
 	for _, w := range f.Warnings {
 		b.WriteString(wrap("warning: ", w))
 	}
 }
 
-// drawSimulation draws what a Result says of time: the side after in full lines, the one before in dashes.
+// drawSimulation draws what a Result says of time: the side after in full lines, the one before in dashes. One moment it
+// draws as bars.
 func drawSimulation(r *rehearse.Result) string {
 	shares := panel{title: "share of the clients", unit: "%"}
 	load := panel{title: "utilisation", unit: "%"}
@@ -368,12 +387,26 @@ func drawSimulation(r *rehearse.Result) string {
 			}
 		}
 	}
-	add(&r.After, false)
-	add(&r.Before, true)
+	if r.Duration == 0 {
+		for _, p := range r.Phases {
+			for _, s := range p.Forecast.Sites {
+				shares.bars = append(shares.bars, bars{s.Name, 100 * s.Clients.Before, 100 * s.Clients.After})
+				if s.UtilBefore != nil && s.UtilAfter != nil {
+					load.bars = append(load.bars, bars{s.Name, 100 * *s.UtilBefore, 100 * *s.UtilAfter})
+				}
+			}
+		}
+	} else {
+		add(&r.After, false)
+		add(&r.Before, true)
+	}
 	panels := []panel{shares}
-	if len(load.lines) > 0 {
+	if len(load.lines)+len(load.bars) > 0 {
 		load.mark = 100
 		panels = append(panels, load)
 	}
-	return draw(fmt.Sprintf("%d clients; dashed: before", r.Queries), panels)
+	if r.Duration == 0 {
+		return draw("pale: before; full: after", panels)
+	}
+	return draw("dashed: before; full: after", panels)
 }

@@ -7,11 +7,18 @@ import (
 	"strings"
 )
 
-// A panel is one diagram of lines over time.
+// A panel is one diagram: of lines over time, or of bars.
 type panel struct {
 	title, unit string
 	mark        float64 // a level to draw; 0: none
 	lines       []line
+	bars        []bars
+}
+
+// bars are the values of one thing before and after.
+type bars struct {
+	name          string
+	before, after float64
 }
 
 // A line is one series: x in seconds.
@@ -30,6 +37,7 @@ const (
 	plotWidth, plotHeight    = panelWidth - marginLeft - marginRight, panelHeight - marginTop - marginBottom
 	mostColours              = 8
 	mostPoints               = 360 // of a line
+	mostNames                = 12  // written in a panel
 	titleHeight              = 26
 	legendLine, legendIndent = 16, 12
 )
@@ -48,6 +56,9 @@ func draw(title string, panels []panel) string {
 				last, top = max(last, l.x[k]), max(top, l.y[k])
 			}
 		}
+		for _, pair := range p.bars {
+			top = max(top, pair.before, pair.after)
+		}
 		last, top = max(last, 1), max(top*1.05, 1e-9)
 		x := func(v float64) float64 { return v / last * plotWidth }
 		y := func(v float64) float64 { return plotHeight * (1 - v/top) }
@@ -56,7 +67,7 @@ func draw(title string, panels []panel) string {
 		for v := 0.0; v <= top; v += step {
 			fmt.Fprintf(&b, `<path d="M0 %.1fh%d" stroke="#ddd"/><text x="-6" y="%.1f" text-anchor="end">%.4g %s</text>`+"\n", y(v), plotWidth, y(v)+4, v, html.EscapeString(p.unit))
 		}
-		for v, step := 0.0, minutes(last); v <= last; v += step {
+		for v, step := 0.0, minutes(last); v <= last && len(p.bars) == 0; v += step {
 			fmt.Fprintf(&b, `<path d="M%.1f 0v%d" stroke="#eee"/><text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", x(v), plotHeight, x(v), plotHeight+16, clock(v))
 		}
 		if p.mark > 0 {
@@ -73,9 +84,20 @@ func draw(title string, panels []panel) string {
 			}
 			b.WriteString("\"/>\n")
 		}
+		width := plotWidth / float64(max(len(p.bars), 1))
+		for i, pair := range p.bars {
+			colour := colours[i%mostColours]
+			for k, v := range []float64{pair.before, pair.after} {
+				fmt.Fprintf(&b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s" opacity="%g"/>`+"\n",
+					(float64(i)+0.15+0.35*float64(k))*width, y(v), 0.35*width, y(0)-y(v), colour, [2]float64{0.4, 1}[k])
+			}
+			if len(p.bars) <= mostNames {
+				fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", (float64(i)+0.5)*width, plotHeight+16, html.EscapeString(pair.name))
+			}
+		}
 		row := 0
 		for _, l := range p.lines {
-			if !l.dashed {
+			if !l.dashed && row < mostNames {
 				fmt.Fprintf(&b, `<path d="M%d %dh18" stroke="%s" stroke-width="3"/><text x="%d" y="%d">%s</text>`+"\n",
 					plotWidth+legendIndent, row*legendLine+4, colours[l.colour%mostColours], plotWidth+legendIndent+24, row*legendLine+8, html.EscapeString(l.name))
 				row++

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"gslbd/cmd/compile"
+	"gslbd/config"
 	"gslbd/state"
 )
 
@@ -18,7 +19,7 @@ type Present struct {
 // A MemberState is how a member is, beside its site.
 type MemberState struct {
 	Service, Member string
-	Down            bool         // measured
+	Down            [2]bool      // by family, measured; where the member has no address, it does not matter
 	Forced          state.Forced // by order
 	Moved           []float64    // the shares of clients that staged evacuations move away
 }
@@ -29,7 +30,7 @@ func (p *Present) apply(w *World) {
 	for _, ms := range p.Members {
 		w.members[ms.Service+" "+ms.Member] = ms
 		svc, known := w.services[ms.Service]
-		if !ms.Down || !known {
+		if ms.Down == [2]bool{} || !known {
 			continue
 		}
 		for _, m := range w.config.Services[svc.index].Members {
@@ -39,9 +40,12 @@ func (p *Present) apply(w *World) {
 			s := w.byName[m.Site]
 			addrs := compile.ByFamily(m)
 			for i, vs := range s.up {
-				named := slices.Contains(m.VirtualServers, vs.Name)
-				addressed := len(m.VirtualServers) == 0 && vs.Name == "" && slices.Contains(addrs[:], vs.Address)
-				if vs.Port == m.Port && vs.Protocol == m.Protocol && (named || addressed) {
+				// A virtual server that goes by its name stands for both families.
+				down := slices.Contains(m.VirtualServers, vs.Name) && ms.down(&m)
+				for f, addr := range addrs {
+					down = down || len(m.VirtualServers) == 0 && vs.Name == "" && addr.IsValid() && vs.Address == addr && ms.Down[f]
+				}
+				if vs.Port == m.Port && vs.Protocol == m.Protocol && down {
 					s.up[i] = withServers(vs, state.ServerDown)
 				}
 			}
@@ -53,6 +57,16 @@ func (p *Present) apply(w *World) {
 		}
 	}
 	w.order()
+}
+
+// down reports whether the member is down in all of its families.
+func (ms *MemberState) down(m *config.Member) bool {
+	for f, addr := range compile.ByFamily(*m) {
+		if (addr.IsValid() || m.CNAME != "") && !ms.Down[f] {
+			return false
+		}
+	}
+	return true
 }
 
 // withServers returns vs with all its servers in one state.

@@ -1,6 +1,7 @@
 package rehearse
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -72,10 +73,11 @@ type SiteSeries struct {
 	Utilisation []float64 `json:"utilisation,omitempty"` // with traffic: as it is, whatever reports tell
 	Sessions    []float64 `json:"sessions,omitempty"`    // with traffic: open
 	Shed        []float64 `json:"shed"`                  // share of clients that capacity keeps away; 1: overloaded
+	Mean        float64   `json:"mean_share,omitempty"`  // with traffic: of all new sessions
 	Breaks      int       `json:"breaks"`                // how often its servers failed under the load
 	Peak        float64   `json:"peak_utilisation"`
 
-	asked float64
+	asked float64 // queries since the last time; with traffic, new sessions since the begin
 }
 
 // A side is one of the two.
@@ -88,16 +90,25 @@ type side struct {
 // Run lets a plan come about.
 func Run(p Plan) (*Result, error) {
 	s := p.Scenario
-	rtts := networks(&p)
+	measured, err := p.measured()
+	if err != nil {
+		return nil, err
+	}
 	start := states(s.Start)
 	if p.Present != nil {
 		start = merge(p.Present.Sites, start)
 	}
-	before, err := newSide(p.Before, p.GeoBefore, start, rtts, s.RTTs, p.Present)
+	begin := start
+	if s.Duration == 0 { // one moment, at which what is ordered at 0s has come about as well
+		for _, e := range s.Events {
+			begin = merge(begin, states(e.Sites))
+		}
+	}
+	before, err := newSide(p.Before, p.GeoBefore, start, measured, s.RTTs, p.Present)
 	if err != nil {
 		return nil, err
 	}
-	after, err := newSide(p.After, p.GeoAfter, start, rtts, s.RTTs, p.Present)
+	after, err := newSide(p.After, p.GeoAfter, begin, measured, s.RTTs, p.Present)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +119,9 @@ func Run(p Plan) (*Result, error) {
 	if s.Traffic != nil {
 		p.flow(out, before, after, start)
 	} else {
-		p.replay(out, before, after, start)
+		before.world.Hold(start)
+		after.world.Hold(begin)
+		p.replay(out, before, after)
 	}
 	out.Before, out.After = before.series, after.series
 	return out, nil
@@ -151,34 +164,44 @@ func newSide(c *config.Config, db *geo.DB, start []SiteState, networks []netip.A
 	return sd, nil
 }
 
-// networks returns the addresses of all clients that a round trip may be known of.
-func networks(p *Plan) []netip.Addr {
+// mostSamples is how many round trips a rehearsal holds, so that clients times sites do not fill the memory.
+const mostSamples = 10_000_000
+
+// measured returns an address of each network that a round trip may be known of.
+func (p *Plan) measured() ([]netip.Addr, error) {
 	if len(p.Scenario.RTTs) == 0 && p.Present == nil {
-		return nil
+		return nil, nil
 	}
-	seen := map[netip.Addr]bool{}
+	v4 := max(p.Before.RTT.Prefix.IPv4, p.After.RTT.Prefix.IPv4)
+	v6 := max(p.Before.RTT.Prefix.IPv6, p.After.RTT.Prefix.IPv6)
+	seen := map[netip.Prefix]bool{}
 	var list []netip.Addr
-	add := func(c *state.Client) {
-		a := c.LDNS
-		if c.ECS.Bits() > 0 {
-			a = c.ECS.Addr()
-		}
-		bits := 56
+	add := func(a netip.Addr) {
+		bits := v6
 		if a.Is4() {
-			bits = 24
+			bits = v4
 		}
-		if network, err := a.Prefix(bits); err == nil && !seen[network.Addr()] {
-			seen[network.Addr()] = true
+		if network, err := a.Prefix(bits); err == nil && !seen[network] {
+			seen[network] = true
 			list = append(list, a)
 		}
 	}
+	client := func(c *state.Client) {
+		if c.ECS.Bits() > 0 {
+			add(c.ECS.Addr())
+		}
+		add(c.LDNS) // which is looked up where the subnet does not count
+	}
 	for i := range p.Queries {
-		add(&p.Queries[i].Client)
+		client(&p.Queries[i].Client)
 	}
 	for i := range p.Population {
-		add(&p.Population[i].Client)
+		client(&p.Population[i].Client)
 	}
-	return list
+	if n := len(list) * max(len(p.Before.Sites), len(p.After.Sites)); n > mostSamples {
+		return nil, fmt.Errorf("rehearse: the clients' %d networks and the sites make %d round trips, and %d are the most: give fewer clients", len(list), n, mostSamples)
+	}
+	return list, nil
 }
 
 // measure lets the sites tell the round trips to the addresses.
@@ -202,25 +225,15 @@ func (w *World) measure(addresses []netip.Addr, rtts []config.RTTOf) {
 }
 
 // replay decides the queries out of both worlds, evenly over the duration.
-func (p *Plan) replay(out *Result, before, after *side, start []SiteState) {
+func (p *Plan) replay(out *Result, before, after *side) {
 	s := p.Scenario
 	moment := s.Duration == 0
-	before.world.Hold(start)
-	if moment { // what is ordered at 0s has come about as well
-		end := start
-		for _, e := range s.Events {
-			end = merge(end, states(e.Sites))
-		}
-		after.world.Hold(end)
-	} else {
-		after.world.Hold(start)
-	}
 	c := policy.NewComparison(before.world.Snapshot(), after.world.Snapshot(), true)
 	began, next := before.world.now, 0
 	phase, from := Phase{}, 0 // the present one, and the first query of it that was decided
 	conclude := func(at time.Duration) {
 		if phase.To = at.Seconds(); out.Queries > from {
-			phase.Forecast = c.Forecast()
+			phase.Forecast = c.Forecast(true)
 			out.Phases = append(out.Phases, phase)
 		}
 		phase, from = Phase{From: at.Seconds()}, out.Queries
@@ -241,15 +254,18 @@ func (p *Plan) replay(out *Result, before, after *side, start []SiteState) {
 			before.world.Advance(time.Second)
 			after.world.Advance(time.Second)
 		}
-		c.At(before.world.Snapshot(), after.world.Snapshot(), before.world.now)
+		c.At(before.world.Snapshot(), before.world.now, after.world.Snapshot(), after.world.now)
+		if !moment {
+			p.Progress(float64(t) / float64(s.Duration))
+		}
 		end := len(p.Queries)
 		if t+time.Second < s.Duration {
 			end = int(float64(len(p.Queries)) * float64(t+time.Second) / float64(s.Duration))
 		}
 		for ; next < end; next++ {
 			q := &p.Queries[next]
-			was, usedECS := before.world.Service(q.Service)
-			is, usesECS := after.world.Service(q.Service)
+			was, wasClient := before.of(q.Service, q.Client)
+			is, isClient := after.of(q.Service, q.Client)
 			if was == nil && is == nil {
 				out.Unknown++
 				continue
@@ -259,18 +275,10 @@ func (p *Plan) replay(out *Result, before, after *side, start []SiteState) {
 				continue
 			}
 			out.Queries++
-			some := is
-			if some == nil {
-				some, usesECS = was, usedECS
-			}
-			client := q.Client
-			if !usesECS || client.ECS.Bits() <= 0 {
-				client.ECS = netip.Prefix{}
-			}
-			wasAt, isAt := c.Decide(some.Name, was, is, families[q.Family:][:1], &client, 1)
+			wasAt, isAt := c.Decide(was, is, families[q.Family:][:1], &wasClient, &isClient, 1)
 			before.count(wasAt)
 			after.count(isAt)
-			if next&0x3fff == 0 {
+			if moment && next&0x3fff == 0 {
 				p.Progress(float64(next) / float64(len(p.Queries)))
 			}
 		}
@@ -283,6 +291,15 @@ func (p *Plan) replay(out *Result, before, after *side, start []SiteState) {
 		}
 	}
 	conclude(s.Duration)
+}
+
+// of returns the service that answers for a name, nil if none does, and the client without a subnet that does not count.
+func (sd *side) of(name string, client state.Client) (*state.Service, state.Client) {
+	svc, usesECS := sd.world.Service(name)
+	if !usesECS || client.ECS.Bits() <= 0 {
+		client.ECS = netip.Prefix{}
+	}
+	return svc, client
 }
 
 // has reports whether the service has an address of the family, in whatever state.
@@ -309,18 +326,18 @@ func (sd *side) sample(now time.Duration) {
 	for i := range sd.series.Sites {
 		out := &sd.series.Sites[i]
 		share := 0.0
-		if total > 0 {
-			share = out.asked / total
-		}
-		out.asked = 0
 		if l := sd.world.sites[i].load; l != nil {
 			u := l.utilisation(sd.world.sites[i])
 			out.Utilisation, out.Sessions = append(out.Utilisation, u), append(out.Sessions, l.sessions)
 			out.Breaks = l.breaks
-			arriving := sd.traffic.arriving()
-			if share = 0; arriving > 0 {
-				share = l.arriving / arriving
+			if arriving := sd.traffic.arriving(); arriving > 0 {
+				share = max(l.arriving, 0) / arriving
 			}
+		} else {
+			if total > 0 {
+				share = out.asked / total
+			}
+			out.asked = 0
 		}
 		shed := snap.Sites[i].Shed
 		if snap.Sites[i].Overloaded {
@@ -341,11 +358,21 @@ func (t *traffic) arriving() float64 {
 // flow lets the resolvers of the population ask when their caches make them, in both worlds.
 func (p *Plan) flow(out *Result, before, after *side, start []SiteState) {
 	s := p.Scenario
+	known := p.Population[:0:0]
+	for i := range p.Population {
+		r := p.Population[i]
+		was, _ := before.of(r.Service, r.Client)
+		is, _ := after.of(r.Service, r.Client)
+		if was != nil || is != nil {
+			known = append(known, r)
+		}
+	}
+	out.Queries, out.Unknown = len(known), len(p.Population)-len(known)
 	for i, sd := range []*side{before, after} {
 		sd.world.loadDelay = s.Traffic.ReportDelay
 		sd.world.Set(start)
 		sd.world.Advance(settled)
-		sd.traffic = newTraffic(sd.world, *s.Traffic, p.Population, p.Seed)
+		sd.traffic = newTraffic(sd.world, *s.Traffic, known, p.Seed)
 		for range int(leadIn / time.Second) {
 			sd.traffic.second()
 		}
@@ -367,32 +394,26 @@ func (p *Plan) flow(out *Result, before, after *side, start []SiteState) {
 			sd.traffic.second()
 			for k, l := range sd.traffic.loads {
 				site := &sd.series.Sites[k]
+				site.asked += l.arriving
 				site.Peak = max(site.Peak, l.utilisation(sd.world.sites[k]))
 			}
 		}
-		if sd.traffic.offered > 0 {
-			sd.series.Failed = sd.traffic.failed / sd.traffic.offered
+		if all := sd.traffic.offered; all > 0 {
+			sd.series.Failed = sd.traffic.failed / all
+			for k := range sd.series.Sites {
+				sd.series.Sites[k].Mean = max(sd.series.Sites[k].asked, 0) / all
+			}
 		}
 	}
 	c := policy.NewComparison(before.world.Snapshot(), after.world.Snapshot(), true)
-	for i := range p.Population {
-		r := &p.Population[i]
-		was, usedECS := before.world.Service(r.Service)
-		is, usesECS := after.world.Service(r.Service)
-		if was == nil && is == nil {
-			out.Unknown++
-			continue
-		}
-		out.Queries++
+	for i := range known {
+		was, wasClient := before.of(known[i].Service, known[i].Client)
+		is, isClient := after.of(known[i].Service, known[i].Client)
 		some := is
 		if some == nil {
-			some, usesECS = was, usedECS
+			some = was
 		}
-		client := r.Client
-		if !usesECS || client.ECS.Bits() <= 0 {
-			client.ECS = netip.Prefix{}
-		}
-		c.Decide(some.Name, was, is, []state.Family{familyOf(some)}, &client, r.Weight)
+		c.Decide(was, is, []state.Family{familyOf(some)}, &wasClient, &isClient, known[i].Weight)
 	}
-	out.Phases = []Phase{{From: s.Duration.Seconds(), To: s.Duration.Seconds(), Forecast: c.Forecast()}}
+	out.Phases = []Phase{{From: s.Duration.Seconds(), To: s.Duration.Seconds(), Forecast: c.Forecast(false)}}
 }

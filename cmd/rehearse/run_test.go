@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -151,6 +152,134 @@ events: [{at: 0s, sites: [{name: a, state: dead}]}]
 		if s.Name != "a" && (s.UtilAfter == nil || math.Abs(*s.UtilAfter-0.9) > 0.01) {
 			t.Errorf("%s would be at %v", s.Name, s.UtilAfter)
 		}
+	}
+}
+
+// TestReplayUnknown begins one moment with a site that has never reported: that is not a site that fell silent.
+func TestReplayUnknown(t *testing.T) {
+	for state, want := range map[string]string{"unknown": "[a 33 b 33 c 33]", "dead": "[a 0 b 50 c 50]"} {
+		p := plan(t, three, "events: [{at: 0s, sites: [{name: a, state: "+state+"}]}]")
+		p.Queries = queries(900)
+		if got := shares(run(t, p), 0); got != want {
+			t.Errorf("%s: %s, want %s", state, got, want)
+		}
+	}
+}
+
+// TestReplayNames lets services take over what a wildcard answered, and the other way round, and loses one.
+func TestReplayNames(t *testing.T) {
+	const members = "policy: turns, members: [{name: a, site: a, addresses: [192.0.2.1]}, {name: b, site: b, addresses: [192.0.2.2]}]}\n"
+	sites := three[:strings.Index(three, "services:")]
+	services := plan(t, sites+"services:\n  - {name: www.gslb.test, "+members+"  - {name: gone.gslb.test, "+members+
+		"  - {name: web.gslb.test, policy: turns, members: [{name: c, site: c, addresses: [192.0.2.3]}]}\n  - {name: alone.other.gslb.test, "+members, "duration: 0s")
+	wildcard := plan(t, sites+"services:\n  - {name: new.other.gslb.test, "+members+"  - {name: \"*.gslb.test\", policy: turns, members: [{name: b, site: b, addresses: [192.0.2.9]}]}\n", "duration: 0s")
+	ask := queries(10)
+	for i, name := range []string{"www", "web", "any", "gone", "www", "alone.other", "new.other"} {
+		ask[i].Service = name + ".gslb.test"
+	}
+	ask = ask[:7]
+	for _, tt := range []struct {
+		before, after rehearse.Plan
+		want          []string
+	}{
+		{services, wildcard, []string{
+			"www.gslb.test -> *.gslb.test 2", "web.gslb.test -> *.gslb.test 1", "*.gslb.test (new) 1", "gone.gslb.test -> *.gslb.test 1",
+			"alone.other.gslb.test (gone) 1", "new.other.gslb.test (new) 1",
+		}},
+		{wildcard, services, []string{
+			"*.gslb.test -> www.gslb.test 2", "*.gslb.test -> web.gslb.test 1", "*.gslb.test (gone) 1", "*.gslb.test -> gone.gslb.test 1",
+			"alone.other.gslb.test (new) 1", "new.other.gslb.test (gone) 1",
+		}},
+	} {
+		p := tt.after
+		p.Before, p.Queries = tt.before.After, ask
+		var got []string
+		for _, s := range run(t, p).Phases[0].Forecast.Services {
+			got = append(got, fmt.Sprint(s.Name, " ", s.Clients))
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("got %q, want %q", got, tt.want)
+		}
+	}
+}
+
+// byRTT has a near to the resolvers of 20.0.0.0/8, and b to those of 30.0.0.0/8.
+const byRTT = `
+rtts:
+  - {site: a, prefix: 0.0.0.0/0, rtt: 90ms}
+  - {site: b, prefix: 0.0.0.0/0, rtt: 90ms}
+  - {site: c, prefix: 0.0.0.0/0, rtt: 90ms}
+  - {site: a, prefix: 20.0.0.0/8, rtt: 10ms}
+  - {site: b, prefix: 30.0.0.0/8, rtt: 10ms}
+`
+
+// fastest is three with a policy by round trips.
+var fastest = strings.Replace(three, "{metric: capacity}", "{metric: capacity}, {metric: rtt, max_age: 2m}", 1)
+
+// TestReplaySubnet checks that a client's subnet counts on that side where it does in the configuration.
+func TestReplaySubnet(t *testing.T) {
+	on, off := plan(t, fastest, byRTT), plan(t, fastest+"dns: {ecs: false}\n", byRTT)
+	ask := queries(100) // of resolvers in 20.0.0.0/8
+	for i := range ask {
+		ask[i].ECS = netip.PrefixFrom(netip.AddrFrom4([4]byte{30, 0, byte(i), 0}), 24)
+	}
+	for _, tt := range []struct {
+		before, after rehearse.Plan
+		from, to      string
+	}{{on, off, "b", "a"}, {off, on, "a", "b"}} {
+		p := tt.after
+		p.Before, p.Queries = tt.before.After, ask
+		m := run(t, p).Phases[0].Forecast.Services[0].Shares.Moves
+		if len(m) != 1 || m[0].From != tt.from || m[0].To != tt.to || m[0].Share < 0.999 {
+			t.Errorf("moves %+v, want all from %s to %s", m, tt.from, tt.to)
+		}
+	}
+}
+
+// TestReplayRTT has round trips that are known of single addresses, and of a side whose states last longer to come about than
+// those of the other.
+func TestReplayRTT(t *testing.T) {
+	single := plan(t, fastest+"rtt: {prefix: {ipv4: 32}}\n", byRTT)
+	single.Queries = []rehearse.Query{{Service: "www.gslb.test", Client: clientOf(1)}, {Service: "www.gslb.test", Client: clientOf(1)}}
+	single.Queries[1].LDNS = single.Queries[1].LDNS.Next()
+	if got := shares(run(t, single), 0); got != "[a 100 b 0 c 0]" {
+		t.Errorf("two resolvers of one network: %s", got)
+	}
+	p := plan(t, fastest, "start: [{name: c, utilisation: 50%}]"+byRTT)
+	p.Before = plan(t, strings.ReplaceAll(fastest, "sessions: 1000", "sessions: 1000, shed_from: 80%"), "duration: 0s").After
+	p.Queries = queries(100)
+	if got := shares(run(t, p), 0); got != "[a 100 b 0 c 0]" {
+		t.Errorf("before takes longer to settle than after: %s", got)
+	}
+
+	var many strings.Builder
+	for i := range 990 {
+		fmt.Fprintf(&many, "  - {name: s%d}\n", i)
+	}
+	p = plan(t, strings.Replace(fastest, "policies:", many.String()+"policies:", 1), byRTT)
+	p.Queries = queries(10_200)
+	if _, err := rehearse.Run(p); err == nil || !strings.Contains(err.Error(), "give fewer clients") {
+		t.Errorf("ten million round trips: %v", err)
+	}
+}
+
+// TestReplayNearlyFull checks that a small site that is said to be under its threshold is not over it.
+func TestReplayNearlyFull(t *testing.T) {
+	p := plan(t, strings.ReplaceAll(three, "1000", "10"), "start: [{name: a, utilisation: 99%}, {name: b, utilisation: 99%}, {name: c, utilisation: 100%}]")
+	p.Queries = queries(900)
+	if got := shares(run(t, p), 0); got != "[a 50 b 50 c 0]" {
+		t.Errorf("shares %s", got)
+	}
+}
+
+// TestTrafficNames checks that queries for names that nobody answers here are no sessions that find no site.
+func TestTrafficNames(t *testing.T) {
+	p := plan(t, three, "duration: 1m\ntraffic: {sessions_per_second: 30}\n")
+	p.Population = population(20)
+	p.Population[0].Service = "nope.gslb.test"
+	r := run(t, p)
+	if r.Queries != 19 || r.Unknown != 1 || r.After.Failed != 0 || r.Before.Failed != 0 {
+		t.Errorf("%d known, %d unknown, %g and %g failed", r.Queries, r.Unknown, r.Before.Failed, r.After.Failed)
 	}
 }
 

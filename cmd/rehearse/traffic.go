@@ -85,7 +85,7 @@ func newTraffic(w *World, cfg config.Traffic, population []Resolver, seed uint64
 		svc, usesECS := w.Service(r.Service)
 		// The draws are the same in every World, whatever it knows.
 		floor, prefetch, phase := t.rng.Float64() < cfg.FloorShare, t.rng.Float64() < cfg.PrefetchShare, t.rng.Float64()
-		if svc == nil {
+		if svc == nil { // the other World has it
 			t.lost += cfg.SessionsPerSecond * r.Weight / total
 			continue
 		}
@@ -234,9 +234,10 @@ func (l *load) report(asOf time.Time, interval time.Duration, r *state.Report) {
 	if l.broken { // an SLB without servers has no sessions
 		now = sample{}
 	}
-	r.HasSessions, r.Sessions = true, uint64(math.Round(max(now.sessions, 0)))
+	whole := func(v float64) uint64 { return uint64(math.Round(min(max(v, 0), 1<<53))) }
+	r.HasSessions, r.Sessions = true, whole(now.sessions)
 	r.HasNewSessions, r.NewSessions = true, max(now.arrivals, 0)
 	if l.bits > 0 {
-		r.HasBits, r.BitsOut = true, uint64(math.Round(max(now.sessions*l.bits, 0)))
+		r.HasBits, r.BitsOut = true, whole(now.sessions*l.bits)
 	}
 }

@@ -44,7 +44,7 @@ type World struct {
 	byName   map[string]*site
 	services map[string]service     // by name and alias
 	members  map[string]MemberState // those that are not simply as their sites, by service and name
-	wild     bool                   // there are wildcards among them
+	exists   map[string]bool        // what wildcards above do not cover: those names, and all above them
 	query    policy.Query
 
 	loadDelay time.Duration // how old the load is that a report tells, where traffic makes it
@@ -83,7 +83,7 @@ type site struct {
 
 // NewWorld returns a World in which every site has just reported, without any load, that it is up.
 func NewWorld(o Options) (*World, error) {
-	w := &World{config: o.Config, now: epoch, byName: map[string]*site{}, services: map[string]service{}, members: map[string]MemberState{}}
+	w := &World{config: o.Config, now: epoch, byName: map[string]*site{}, services: map[string]service{}, exists: map[string]bool{}, members: map[string]MemberState{}}
 	chains := o.Chains
 	if chains == nil {
 		var err error
@@ -110,7 +110,9 @@ func NewWorld(o Options) (*World, error) {
 		svc := &o.Config.Services[i]
 		for _, name := range append([]string{svc.Name}, svc.Aliases...) {
 			w.services[name] = service{i, o.Config.ECSOn(svc)}
-			w.wild = w.wild || strings.HasPrefix(name, "*.")
+			for more := true; more; _, name, more = strings.Cut(name, ".") {
+				w.exists[name] = true
+			}
 		}
 		for _, m := range svc.Members {
 			w.byName[m.Site].cover(svc, &m)
@@ -213,7 +215,7 @@ func (w *World) report(all bool) {
 		}
 		up := s.state.State != "down" && (s.load == nil || !s.load.broken)
 		for _, c := range s.checks {
-			if c.Up = up && !w.members[c.Service+" "+c.Member].Down; !c.Up {
+			if c.Up = up && !w.members[c.Service+" "+c.Member].Down[c.Family]; !c.Up {
 				c.Err = "as told"
 			}
 			w.store.Check(c)
@@ -253,12 +255,20 @@ func (s *site) tell(r *state.Report) {
 		u = max(u, 1)
 	}
 	if u > 0 {
+		// Rounded, but not over the threshold that it is under.
+		of := func(limit uint64) uint64 {
+			n := uint64(math.Round(u * float64(limit)))
+			if u < 1 {
+				n = min(n, limit-1)
+			}
+			return n
+		}
 		limit := s.cfg.Capacity
 		if limit.Sessions > 0 {
-			r.HasSessions, r.Sessions = true, uint64(math.Ceil(u*float64(limit.Sessions)))
+			r.HasSessions, r.Sessions = true, of(limit.Sessions)
 		}
 		if limit.Bandwidth > 0 {
-			r.HasBits, r.BitsOut = true, uint64(math.Ceil(u*float64(limit.Bandwidth)))
+			r.HasBits, r.BitsOut = true, of(limit.Bandwidth)
 		}
 	}
 	if s.state.NewSessions > 0 {
@@ -327,12 +337,13 @@ func (w *World) SetRTTs(name string, rtts []state.RTTSample) {
 // Snapshot returns what is published now.
 func (w *World) Snapshot() *state.Snapshot { return w.store.Snapshot() }
 
-// Service returns the service that answers for the name, and whether the client subnet counts for it; nil: none does.
+// Service returns the service that answers for the name, and whether the client subnet counts for it; nil: none does. A
+// wildcard answers for what does not exist right below its parent or deeper (RFC 4592); of what exists it knows the services.
 func (w *World) Service(name string) (*state.Service, bool) {
 	svc, ok := w.services[name]
-	for rest, more := name, true; !ok && w.wild; svc, ok = w.services["*."+rest] {
-		if _, rest, more = strings.Cut(rest, "."); !more {
-			break
+	for rest, more := name, true; !ok && more && !w.exists[rest]; {
+		if _, rest, more = strings.Cut(rest, "."); w.exists[rest] { // the closest encloser
+			svc, ok = w.services["*."+rest]
 		}
 	}
 	if !ok {

@@ -28,11 +28,11 @@ func TestPresent(t *testing.T) {
 		want    string
 	}{
 		{"as it begins", present(), "[a 33 b 33 c 33]"},
-		{"a member is down", present(rehearse.MemberState{Member: "a", Down: true}), "[a 0 b 50 c 50]"},
+		{"a member is down", present(rehearse.MemberState{Member: "a", Down: [2]bool{true}}), "[a 0 b 50 c 50]"},
 		{"one is evacuated, and one drained", present(rehearse.MemberState{Member: "a", Forced: state.ForcedEvacuated}, rehearse.MemberState{Member: "b", Forced: state.ForcedDrain}), "[a 0 b 0 c 100]"},
-		{"what is down is forced up", present(rehearse.MemberState{Member: "a", Down: true, Forced: state.ForcedUp}), "[a 33 b 33 c 33]"},
+		{"what is down is forced up", present(rehearse.MemberState{Member: "a", Down: [2]bool{true}, Forced: state.ForcedUp}), "[a 33 b 33 c 33]"},
 		{"two of three are moved away", present(rehearse.MemberState{Member: "a", Moved: []float64{0.999}}, rehearse.MemberState{Member: "b", Moved: []float64{0.999}}), "[a 0 b 0 c 100]"},
-		{"a member that is not there", present(rehearse.MemberState{Member: "z", Down: true}), "[a 33 b 33 c 33]"},
+		{"a member that is not there", present(rehearse.MemberState{Member: "z", Down: [2]bool{true}}), "[a 33 b 33 c 33]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := plan(t, text, "duration: 0s")
@@ -46,7 +46,20 @@ func TestPresent(t *testing.T) {
 			}
 		})
 	}
-	p := plan(t, text, "duration: 20m")
+	// The one family of a member may be down, and the other not.
+	both := strings.ReplaceAll(text, "[192.0.2.1]", `[192.0.2.1, "2001:db8::1"]`)
+	p := plan(t, both, "duration: 0s")
+	p.Present = present(rehearse.MemberState{Member: "a", Down: [2]bool{state.V6: true}})
+	p.Queries = []rehearse.Query{{Service: "www.gslb.test", Family: state.V6, Client: client}}
+	if f := run(t, p).Phases[0].Forecast.Services[0]; f.Shares.Sites[0].Before != 0 {
+		t.Errorf("a member whose IPv6 is down answers it: %+v", f.Shares)
+	}
+	p.Queries = queries(300)
+	if got := shares(run(t, p), 0); got != "[a 33 b 33 c 33]" {
+		t.Errorf("with the IPv6 of one member down: %s", got)
+	}
+
+	p = plan(t, text, "duration: 20m")
 	p.Present, p.Queries = present(), []rehearse.Query{{Service: "www.gslb.test", Client: client}, {Service: "www.gslb.test", Client: client}}
 	p.Present.RTTs = map[string][]state.RTTSample{
 		"b": {{Resolver: client.LDNS, RTT: 10 * time.Millisecond}}, "c": {{Resolver: client.LDNS, RTT: 90 * time.Millisecond}},
@@ -72,7 +85,7 @@ func TestService(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"www.gslb.test": "www.gslb.test", "web.gslb.test": "www.gslb.test", "any.gslb.test": "*.gslb.test", "a.b.gslb.test": "*.gslb.test",
-		"gslb.test": "", "other.test": "", "": "", "x.off.gslb.test": "x.off.gslb.test",
+		"under.www.gslb.test": "", "off.gslb.test": "", "y.off.gslb.test": "", "www.gslb.test.other": "", "gslb.test": "", "other.test": "", "": "", "x.off.gslb.test": "x.off.gslb.test",
 	} {
 		svc, usesECS := w.Service(name)
 		got := ""

@@ -1,0 +1,5 @@
+//go:build race
+
+package main
+
+const raced = true // what costs ten times as much
