@@ -75,6 +75,9 @@ func load(path string, once bool) (*parts, error) {
 		Site: c.Site, Name: c.Agent, Servers: c.Servers, Transport: p.secured, Interval: c.Interval,
 		Draining: c.Draining.Enabled, Log: p.log,
 	}
+	if pr := c.PassiveRTT; pr.Enabled {
+		opts.Passive = &sitereport.PassiveOptions{Interval: pr.Interval, MinConnections: pr.MinConnections, MaxPrefixes: pr.MaxPrefixes}
+	}
 	if once {
 		opts.Name = onceName(c.Agent)
 	}
