@@ -230,11 +230,12 @@ type RTTs struct {
 	Sites    []SiteRTT    `json:"sites"`   // the nearest first; sites without samples are absent
 }
 
-// A SiteRTT is the round trip from one site.
+// A SiteRTT is the round trip from one site by one method.
 type SiteRTT struct {
-	Site  string  `json:"site"`
-	RTTMS float64 `json:"rtt_ms"`      // median of the last samples
-	Age   float64 `json:"age_seconds"` // of the newest of them
+	Site   string  `json:"site"`
+	Method string  `json:"method"`      // icmp, tcp, dns or passive; values of different methods are not compared
+	RTTMS  float64 `json:"rtt_ms"`      // median of the last samples
+	Age    float64 `json:"age_seconds"` // of the newest of them
 }
 
 func (s *Server) rtt(w http.ResponseWriter, req *http.Request) {
@@ -268,17 +269,17 @@ func (s *Server) rtt(w http.ResponseWriter, req *http.Request) {
 // siteRTTs returns the round trips of a network, the shortest first. There may be no row.
 func siteRTTs(snap *state.Snapshot, row *state.RTTRow, now time.Time) []SiteRTT {
 	all := []SiteRTT{}
-	if row == nil {
-		return all
-	}
-	for _, site := range snap.Sites {
-		if t, ok := row.Of(site.ID); ok {
-			all = append(all, SiteRTT{
-				Site:  site.Name,
-				RTTMS: float64(t.RTT) / float64(time.Millisecond),
-				Age:   max(0, now.Sub(t.Newest).Seconds()),
-			})
+	for _, t := range row.All() {
+		i := slices.IndexFunc(snap.Sites, func(s *state.Site) bool { return s.ID == t.SiteID })
+		if i < 0 {
+			continue
 		}
+		all = append(all, SiteRTT{
+			Site:   snap.Sites[i].Name,
+			Method: t.Method.String(),
+			RTTMS:  float64(t.RTT) / float64(time.Millisecond),
+			Age:    max(0, now.Sub(t.Newest).Seconds()),
+		})
 	}
 	slices.SortStableFunc(all, func(a, b SiteRTT) int { return cmp.Compare(a.RTTMS, b.RTTMS) })
 	return all

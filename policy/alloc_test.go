@@ -31,6 +31,7 @@ func busy(t testing.TB, n int) *world {
 		}
 		w.place(m.Name, "AS", "KR", 37+float64(i)/1000, 127)
 		w.rtt(m.Name, "20.1.2.3", 30*ms, 0)
+		w.rttBy(state.RTTPassive, m.Name, "20.1.2.0", 30*ms, 0)
 	}
 	w.overrides(t, geo.Override{Prefix: prefixOf("20.0.0.0/8"), Location: geo.Location{
 		Continent: "AS", Country: "KR", Latitude: 37, Longitude: 127, HasCoordinates: true,

@@ -225,12 +225,27 @@ func (n *naive) metric(o policy.StepOptions, set group) group {
 		},
 			func(v, lowest float64) bool { return v <= lowest+0.1 })
 	case "rtt":
-		value := func(m *state.Member) (float64, bool) {
-			t := n.w.snapshot.RTT
-			v, ok := t.Row(t.Key(n.client)).Of(m.Site.ID)
-			usable := n.w.snapshot.SiteOf(m).Freshness == state.Fresh || n.w.snapshot.SiteOf(m).Freshness == state.NeverReported
-			return float64(v.RTT), ok && usable && !n.w.snapshot.SiteOf(m).RTTBlind && now.Sub(v.Newest) < o.MaxAge
+		t := n.w.snapshot.RTT
+		by := func(m *state.Member, method state.RTTMethod) (float64, bool) {
+			s := n.w.snapshot.SiteOf(m)
+			usable := s.Freshness == state.Fresh || s.Freshness == state.NeverReported
+			for _, v := range t.Row(t.Key(n.client)).All() {
+				if v.SiteID == m.Site.ID && v.Method == method {
+					return float64(v.RTT), usable && (!s.RTTBlind || method == state.RTTPassive) && now.Sub(v.Newest) < o.MaxAge
+				}
+			}
+			return 0, false
 		}
+		having := func(method state.RTTMethod) int {
+			return len(where(set, func(m *state.Member) bool { _, ok := by(m, method); return ok }))
+		}
+		// The first of those that the most have; but passive, if two have it.
+		methods := []state.RTTMethod{state.RTTICMP, state.RTTTCP, state.RTTDNS, state.RTTPassive}
+		sort.SliceStable(methods, func(i, j int) bool { return having(methods[i]) > having(methods[j]) })
+		if having(state.RTTPassive) >= 2 {
+			methods[0] = state.RTTPassive
+		}
+		value := func(m *state.Member) (float64, bool) { return by(m, methods[0]) }
 		good := func(v, lowest float64) bool {
 			return v <= lowest*(1+o.Tolerance) || v <= lowest+float64(o.ToleranceAbs)
 		}

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"gslbd/state"
@@ -9,6 +10,7 @@ import (
 
 // rtt keeps the members whose site is near the client in the network's view: a round trip of at most
 // max(best x (1+tolerance), best + toleranceAbs). The value is a median that state holds; a query never waits for one.
+// Only values of one method are compared.
 type rtt struct {
 	tolerance    float64
 	toleranceAbs time.Duration
@@ -53,19 +55,19 @@ func (m rtt) Keep(q *Query, set []Candidate) int {
 // keep compares the candidates by the row of the client's network; nil: nothing is known of it.
 func (m rtt) keep(q *Query, set []Candidate, row *state.RTTRow) int {
 	oldest := q.Snapshot.RTT.Moment(q.Now.Add(-m.maxAge))
-	for i := range set {
-		c := &set[i]
-		c.NoData = true
-		if row == nil || c.Site.RTTBlind || c.Site.Freshness == state.Stale || c.Site.Freshness == state.Dead {
-			continue
-		}
-		if value, ok := row.Fresh(c.Member.Site.ID, oldest); ok {
-			c.Value, c.NoData = float64(value), false
+	var method, last state.RTTMethod
+	if row != nil {
+		if method, last = row.Methods(); method != last {
+			method = common(set, row, oldest)
 		}
 	}
-	q.numbers(set, func(c *Candidate) string { return milliseconds(time.Duration(c.Value)) })
+	for i := range set {
+		c := &set[i]
+		value, ok := roundTrip(c, row, method, oldest)
+		c.Value, c.NoData = float64(value), !ok
+	}
 	if q.Trace != nil {
-		q.note("%s", q.client())
+		trace(q, set, row, method, oldest)
 	}
 	best, known := lowest(set)
 	limit := max(best*(1+m.tolerance), best+float64(m.toleranceAbs))
@@ -76,4 +78,54 @@ func (m rtt) keep(q *Query, set []Candidate, row *state.RTTRow) int {
 		return Abstain
 	}
 	return keepUpTo(set, limit)
+}
+
+// roundTrip returns the candidate's fresh value by the method, if its site may be believed. A blind site knows the
+// connections of its clients as well as any.
+func roundTrip(c *Candidate, row *state.RTTRow, method state.RTTMethod, oldest state.RTTMoment) (time.Duration, bool) {
+	if c.Site.Freshness == state.Stale || c.Site.Freshness == state.Dead || (c.Site.RTTBlind && method != state.RTTPassive) {
+		return 0, false
+	}
+	return row.Fresh(c.Member.Site.ID, method, oldest)
+}
+
+// common returns the method by which the candidates are compared where the row has several: passive if two candidates
+// have it, since it is what the users see; else the one that the most have, and of those the first.
+func common(set []Candidate, row *state.RTTRow, oldest state.RTTMoment) state.RTTMethod {
+	method, last := row.Methods()
+	best, most := method, 0
+	for ; method <= last; method++ {
+		n := 0
+		for i := range set {
+			if _, ok := roundTrip(&set[i], row, method, oldest); ok {
+				n++
+			}
+		}
+		if n > most || (method == state.RTTPassive && n >= 2) {
+			best, most = method, n
+		}
+	}
+	return best
+}
+
+// trace records what was compared, and what was not since it is of another method.
+func trace(q *Query, set []Candidate, row *state.RTTRow, method state.RTTMethod, oldest state.RTTMoment) {
+	q.numbers(set, func(c *Candidate) string { return milliseconds(time.Duration(c.Value)) })
+	q.note("%s", q.client())
+	if row == nil {
+		return
+	}
+	first, last := row.Methods()
+	if last != state.RTTICMP {
+		q.note("%s, by %s", q.client(), method)
+	}
+	for i := range set {
+		c := &set[i]
+		for other := first; c.NoData && other <= last; other++ {
+			if value, ok := roundTrip(c, row, other, oldest); ok {
+				q.number(c.Member, "", fmt.Sprintf("%s by %s only: %s", milliseconds(value), other, noData))
+				break
+			}
+		}
+	}
 }

@@ -98,7 +98,7 @@ type RTT struct {
 	Prefix   netip.Prefix `json:"prefix,omitzero"`  // in place of Resolver, for round trips of real clients: at least /24 or /56
 	Millis   *float64     `json:"rtt_ms,omitempty"` // the round trip in milliseconds; absent when Lost
 	Lost     bool         `json:"lost,omitempty"`
-	Method   string       `json:"method,omitempty"` // "icmp", "dns" or "tcp"
+	Method   string       `json:"method,omitempty"` // of a Resolver: "icmp", "tcp" or "dns"; absent: icmp
 	AgeMS    uint64       `json:"age_ms"`           // how long before the report was sent it was measured
 }
 
@@ -205,10 +205,11 @@ func (t *RTT) measured() state.RTTSample {
 		Resolver: t.Resolver,
 		Lost:     t.Lost,
 		Age:      time.Duration(t.AgeMS) * time.Millisecond,
-		Method:   t.Method,
 	}
-	if !m.Resolver.IsValid() {
-		m.Resolver = t.Prefix.Addr()
+	if t.Prefix.IsValid() {
+		m.Resolver, m.Method = t.Prefix.Addr(), state.RTTPassive
+	} else {
+		m.Method, _ = state.ParseRTTMethod(t.Method)
 	}
 	if t.Millis != nil {
 		m.RTT = time.Duration(math.Round(*t.Millis * float64(time.Millisecond)))

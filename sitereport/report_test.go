@@ -56,9 +56,9 @@ func TestDecodeExample(t *testing.T) {
 			},
 		}},
 		RTTs: []state.RTTSample{
-			{Resolver: netip.MustParseAddr("203.0.113.53"), RTT: 30400 * time.Microsecond, Method: "icmp", Age: 1500 * time.Millisecond},
+			{Resolver: netip.MustParseAddr("203.0.113.53"), RTT: 30400 * time.Microsecond, Age: 1500 * time.Millisecond},
 			{Resolver: netip.MustParseAddr("198.51.100.53"), Lost: true, Age: 1500 * time.Millisecond},
-			{Resolver: netip.MustParseAddr("198.51.100.128"), RTT: 3 * time.Millisecond, Method: "tcp"},
+			{Resolver: netip.MustParseAddr("198.51.100.128"), RTT: 3 * time.Millisecond, Method: state.RTTPassive},
 		},
 	}
 	if d := cmp.Diff(want, r.Measured(), addresses); d != "" {

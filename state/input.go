@@ -149,7 +149,7 @@ type RTTSample struct {
 	RTT      time.Duration
 	Lost     bool
 	Age      time.Duration // before the arrival of the report, by the site's own measure
-	Method   string        // icmp, dns
+	Method   RTTMethod
 }
 
 // A ReportResult is what the Store tells the sender of a report.

@@ -174,6 +174,7 @@ type fileRow struct {
 
 type fileValue struct {
 	Site    int      `json:"site"`
+	Method  string   `json:"method"`
 	AgeMs   int64    `json:"age_ms"` // of the newest sample, when the file was written
 	Samples []uint32 `json:"us"`     // microseconds, oldest first
 }
@@ -683,7 +684,7 @@ func (t *RTTTable) capture(names map[uint16]string, now time.Time) *fileRTT {
 		}
 		var values []fileValue
 		for i := range row.history {
-			v, id := &row.history[i], row.points[i].site()
+			v, id, method := &row.history[i], row.points[i].site(), row.points[i].method()
 			age := time.Duration(moment - v.newest)
 			name, ok := names[id]
 			if !ok || age >= keepFor {
@@ -695,7 +696,7 @@ func (t *RTTTable) capture(names map[uint16]string, now time.Time) *fileRTT {
 				index[id] = at
 				f.Sites = append(f.Sites, name)
 			}
-			fv := fileValue{Site: at, AgeMs: max(age, 0).Milliseconds()}
+			fv := fileValue{Site: at, Method: method.String(), AgeMs: max(age, 0).Milliseconds()}
 			for _, us := range v.samples[:v.n] {
 				fv.Samples = append(fv.Samples, uint32(us))
 			}
@@ -720,14 +721,15 @@ func (t *RTTTable) restore(f *fileRTT, sites map[string]*site, now time.Time) {
 				continue
 			}
 			st := sites[f.Sites[v.Site]]
-			if st == nil {
+			method, ok := ParseRTTMethod(v.Method)
+			if st == nil || !ok {
 				continue
 			}
 			age := since + time.Duration(v.AgeMs)*time.Millisecond
 			for i, us := range v.Samples[:min(len(v.Samples), rttSamples)] {
 				// The older samples only need to be older, and not to look like the same one sent again.
 				older := time.Duration(len(v.Samples)-1-i) * time.Second
-				t.add(st.id, &RTTSample{Resolver: row.Network.Addr(), RTT: time.Duration(us) * time.Microsecond, Age: age + older}, now, f.Written, 0)
+				t.add(st.id, &RTTSample{Resolver: row.Network.Addr(), RTT: time.Duration(us) * time.Microsecond, Age: age + older, Method: method}, now, f.Written, 0)
 			}
 		}
 	}

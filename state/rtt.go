@@ -77,19 +77,52 @@ type RTTMoment int64
 
 // An RTTRow is what is known of one client network. It is immutable.
 type RTTRow struct {
-	points  []rttPoint // what queries compare
+	points  []rttPoint // what queries compare, by method and site
 	oldest  RTTMoment  // the earliest newest
 	epoch   *time.Time
 	history []rttHistory // by point
 }
 
-// An rttPoint is a site's id (16 bits) and its median round trip in nanoseconds (48 bits: up to three days).
+// An RTTMethod is how a round trip was measured. Each method has a bias of its own, so that values of different methods
+// are never compared. Where several would do, the first of these is taken; but see docs/policies.md for RTTPassive.
+type RTTMethod uint8
+
+const (
+	RTTICMP    RTTMethod = iota // ICMP echo to a resolver
+	RTTTCP                      // TCP connection to a resolver's port 53
+	RTTDNS                      // DNS query to a resolver
+	RTTPassive                  // connections of real clients
+	rttMethods
+)
+
+var rttMethodNames = [rttMethods]string{"icmp", "tcp", "dns", "passive"}
+
+// String returns "icmp", "tcp", "dns" or "passive".
+func (m RTTMethod) String() string { return rttMethodNames[m] }
+
+// ParseRTTMethod returns the method of a name that String returns. The empty name is icmp's as well.
+func ParseRTTMethod(name string) (m RTTMethod, ok bool) {
+	i := slices.Index(rttMethodNames[:], cmp.Or(name, "icmp"))
+	return RTTMethod(max(i, 0)), i >= 0
+}
+
+// An rttPoint is a method (3 bits), a site's id (16 bits), and the site's median round trip by that method in
+// nanoseconds (45 bits: up to nine hours).
 type rttPoint uint64
 
-func (p rttPoint) site() uint16       { return uint16(p >> 48) }
-func (p rttPoint) rtt() time.Duration { return time.Duration(p & (1<<48 - 1)) }
+const rttBits = 45
 
-// An rttHistory is what a site's median is of.
+func makePoint(method RTTMethod, site uint16, rtt time.Duration) rttPoint {
+	return rttPoint(method)<<(rttBits+16) | rttPoint(site)<<rttBits | rttPoint(rtt)
+}
+
+// series returns what the point is of: its method and site.
+func (p rttPoint) series() rttPoint   { return p >> rttBits }
+func (p rttPoint) method() RTTMethod  { return RTTMethod(p >> (rttBits + 16)) }
+func (p rttPoint) site() uint16       { return uint16(p >> rttBits) }
+func (p rttPoint) rtt() time.Duration { return time.Duration(p & (1<<rttBits - 1)) }
+
+// An rttHistory is what a median is of.
 type rttHistory struct {
 	newest  RTTMoment          // when the newest sample was measured
 	samples [rttSamples]time32 // oldest first
@@ -97,7 +130,7 @@ type rttHistory struct {
 }
 
 // makeRow returns a row with n points that are to be filled in. Up to 16 of them lie in the same memory as the row: a
-// query finds those of eight sites on the cache line after it.
+// query finds eight of them, those of eight sites by one method, on the cache line after it.
 func makeRow(n int, epoch *time.Time) *RTTRow {
 	var r *RTTRow
 	switch {
@@ -135,9 +168,10 @@ func (r *RTTRow) age() *RTTRow {
 	return r
 }
 
-// An RTTValue is one site's median round trip to a client network.
+// An RTTValue is one site's median round trip to a client network by one method.
 type RTTValue struct {
 	SiteID uint16
+	Method RTTMethod
 	RTT    time.Duration // median of the last (up to) 5 samples
 	Newest time.Time     // when the newest of them was measured
 }
@@ -227,34 +261,38 @@ func (t *RTTTable) Add(siteID uint16, samples []RTTSample, now time.Time) {
 	}
 }
 
-// Fresh returns the site's round trip if its newest sample was measured after the moment. r may be nil.
+// Fresh returns the site's round trip by the method if its newest sample was measured after the moment. r may be nil.
 //
 // Hot path: mostly all of a row is fresh, and then the history is not read.
-func (r *RTTRow) Fresh(siteID uint16, after RTTMoment) (time.Duration, bool) {
+func (r *RTTRow) Fresh(siteID uint16, method RTTMethod, after RTTMoment) (time.Duration, bool) {
 	if r == nil {
 		return 0, false
 	}
+	series := makePoint(method, siteID, 0).series()
 	for i, p := range r.points {
-		if p.site() == siteID {
+		if p.series() == series {
 			return p.rtt(), r.oldest > after || r.history[i].newest > after
 		}
 	}
 	return 0, false
 }
 
-// Of returns the site's value, however old. r may be nil.
-func (r *RTTRow) Of(siteID uint16) (RTTValue, bool) {
-	if r != nil {
-		for i, p := range r.points {
-			if p.site() == siteID {
-				return RTTValue{siteID, p.rtt(), r.epoch.Add(time.Duration(r.history[i].newest))}, true
-			}
-		}
-	}
-	return RTTValue{}, false
+// Methods returns the first and the last method that the row has values of. Mostly they are the same. r must not be nil.
+func (r *RTTRow) Methods() (first, last RTTMethod) {
+	return r.points[0].method(), r.points[len(r.points)-1].method()
 }
 
-// Len returns how many sites have a value. r may be nil.
+// All returns the values of all sites and methods, however old, the methods in their order. r may be nil.
+func (r *RTTRow) All() []RTTValue {
+	all := make([]RTTValue, r.Len())
+	for i := range all {
+		p := r.points[i]
+		all[i] = RTTValue{p.site(), p.method(), p.rtt(), r.epoch.Add(time.Duration(r.history[i].newest))}
+	}
+	return all
+}
+
+// Len returns how many values there are, one for each site and method. r may be nil.
 func (r *RTTRow) Len() int {
 	if r == nil {
 		return 0
@@ -313,14 +351,14 @@ func (t *RTTTable) add(siteID uint16, s *RTTSample, now, asked time.Time, quota 
 		} else if sh.live >= t.capacity() {
 			t.evict(sh)
 		}
-		t.insert(sh, h, &rttSlot{hi: hi, lo: lo, owner: owner, asked: askedAt(asked)}, (*RTTRow)(nil).with(siteID, s.RTT, at, t.epoch))
+		t.insert(sh, h, &rttSlot{hi: hi, lo: lo, owner: owner, asked: askedAt(asked)}, (*RTTRow)(nil).with(siteID, s, at, t.epoch))
 		return
 	}
 	if !asked.IsZero() {
 		t.unclaim(sl)
 		sl.asked = max(sl.asked, askedAt(asked))
 	}
-	sl.row.Store(sl.row.Load().with(siteID, s.RTT, at, t.epoch))
+	sl.row.Store(sl.row.Load().with(siteID, s, at, t.epoch))
 }
 
 // claim takes one of the site's rows for networks that never asked here.
@@ -500,27 +538,28 @@ func (t *RTTTable) visit(sh *rttShard, visit func(*rttSlot, *RTTRow)) {
 }
 
 // with returns the row with one more sample of the site. r may be nil.
-func (r *RTTRow) with(siteID uint16, rtt time.Duration, at RTTMoment, epoch *time.Time) *RTTRow {
-	us := time32(min(max(rtt.Microseconds(), 1), 1<<32-1))
-	n, i := r.Len(), -1
-	if r != nil {
-		i = slices.IndexFunc(r.points, func(p rttPoint) bool { return p.site() == siteID })
+func (r *RTTRow) with(siteID uint16, s *RTTSample, at RTTMoment, epoch *time.Time) *RTTRow {
+	us := time32(min(max(s.RTT.Microseconds(), 1), 1<<32-1))
+	if r == nil {
+		r = new(RTTRow)
 	}
-	if i >= 0 {
+	series := makePoint(s.Method, siteID, 0).series()
+	i, known := slices.BinarySearchFunc(r.points, series, func(p, series rttPoint) int { return cmp.Compare(p.series(), series) })
+	n := len(r.points)
+	if known {
 		// An agent sends a sample again until each gslbd has acknowledged it; the same one counts once.
 		h := &r.history[i]
 		if h.samples[h.n-1] == us && time.Duration(at-h.newest).Abs() < time.Second {
 			return r
 		}
 	} else {
-		i = n
 		n++
 	}
 	next := makeRow(n, epoch)
-	if r != nil {
-		copy(next.points, r.points)
-		copy(next.history, r.history)
-	}
+	copy(next.points, r.points[:i])
+	copy(next.history, r.history[:i])
+	copy(next.points[n-len(r.points)+i:], r.points[i:])
+	copy(next.history[n-len(r.points)+i:], r.history[i:])
 	h := &next.history[i]
 	if h.n == rttSamples {
 		copy(h.samples[:], h.samples[1:])
@@ -531,7 +570,7 @@ func (r *RTTRow) with(siteID uint16, rtt time.Duration, at RTTMoment, epoch *tim
 	}
 	h.samples[h.n] = us
 	h.n++
-	next.points[i] = rttPoint(siteID)<<48 | rttPoint(h.median())
+	next.points[i] = makePoint(s.Method, siteID, h.median())
 	return next.age()
 }
 

@@ -403,7 +403,11 @@ func (ts *targets) record(site uint16, samples []RTTSample, now time.Time) {
 	for i := range samples {
 		s := &samples[i]
 		var asked time.Time
-		if t := ts.all[ts.table.Key(s.Resolver)]; t != nil {
+		switch t := ts.all[ts.table.Key(s.Resolver)]; {
+		case t == nil:
+		case s.Method == RTTPassive: // of the network's clients: nothing that the site did about the resolver
+			asked = t.asked
+		default:
 			p := t.probe(site)
 			if p == nil { // not among the sites that are to probe it: another gslbd asked for this
 				continue

@@ -224,7 +224,7 @@ func TestRTTOfResolversThatNeverAsked(t *testing.T) {
 		if n := table.Len(); n != 1+10 {
 			t.Errorf("%d networks, want 11", n)
 		}
-		if _, ok := table.Row(table.Key(addr("203.0.113.1"))).Of(r.site("virginia").ID); !ok {
+		if _, ok := value(table.Row(table.Key(addr("203.0.113.1"))), r.site("virginia").ID); !ok {
 			t.Error("virginia's value is gone")
 		}
 		// Its neighbour has a part of its own.
@@ -306,7 +306,7 @@ func TestReloadKeepsRoundTrips(t *testing.T) {
 		r.probes("seoul", sample("203.0.113.1", 30, 0))
 		r.s.Configure(two(usesRTT, func(c *state.Config) { c.RTT.MaxTargets = 5000 }))
 		table := r.s.Snapshot().RTT
-		if _, ok := table.Row(table.Key(addr("203.0.113.1"))).Of(r.site("seoul").ID); !ok {
+		if _, ok := value(table.Row(table.Key(addr("203.0.113.1"))), r.site("seoul").ID); !ok {
 			t.Error("lost by another max_targets")
 		}
 		r.s.Configure(two(usesRTT, func(c *state.Config) { c.RTT.PrefixV4 = 20 }))
@@ -329,6 +329,30 @@ func TestAskedAllocatesNothing(t *testing.T) {
 	}
 }
 
+// Round trips of clients are no results of probes: they neither stop nor ask for one, and count from any site.
+func TestPassiveIsNoProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(usesRTT, func(c *state.Config) { c.RTT.MaxSites = 1 }))
+		r.ask(2, "203.0.113.1")
+		r.probes("seoul", lost("203.0.113.1"))
+		passive := sample("203.0.113.0", 30, 0)
+		passive.Method = state.RTTPassive
+		r.probes("seoul", passive)
+		r.probes("virginia", passive)
+		table := r.s.Snapshot().RTT
+		for _, site := range []string{"seoul", "virginia"} {
+			if v, ok := value(table.Row(table.Key(addr("203.0.113.1"))), r.site(site).ID); !ok || v.Method != state.RTTPassive {
+				t.Errorf("%s: %v %v", site, v.Method, ok)
+			}
+		}
+		time.Sleep(6 * time.Minute)
+		r.ask(2, "203.0.113.1")
+		if got := r.probes("seoul"); len(got) != 0 {
+			t.Errorf("a silent resolver is probed again at once: %v", got)
+		}
+	})
+}
+
 func TestKeptRoundTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "state")
@@ -338,14 +362,21 @@ func TestKeptRoundTrips(t *testing.T) {
 			r.probes("virginia", sample("203.0.113.1", ms, 0))
 			time.Sleep(time.Duration(i+1) * time.Second)
 		}
+		passive := sample("203.0.113.0", 44, 0)
+		passive.Method = state.RTTPassive
+		r.probes("virginia", passive)
 		r.stop()
 		time.Sleep(time.Minute)
 		r = startIn(t, two(usesRTT), dir)
 		table := r.s.Snapshot().RTT
-		v, ok := table.Row(table.Key(addr("203.0.113.1"))).Of(r.site("virginia").ID)
+		v, ok := value(table.Row(table.Key(addr("203.0.113.1"))), r.site("virginia").ID)
 		age := time.Since(v.Newest).Round(time.Second)
 		if !ok || v.RTT != 30*time.Millisecond || age != 63*time.Second {
 			t.Errorf("%v %v, age %v; want 30ms, 1m3s", ok, v.RTT, age)
+		}
+		rtt, ok := table.Row(table.Key(addr("203.0.113.1"))).Fresh(r.site("virginia").ID, state.RTTPassive, table.Moment(time.Now().Add(-time.Hour)))
+		if !ok || rtt != 44*time.Millisecond {
+			t.Errorf("passive: %v %v, want 44ms", ok, rtt)
 		}
 	})
 }

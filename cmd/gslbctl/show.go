@@ -305,9 +305,9 @@ func showRTT(_ string, v admin.RTTs) string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, network %s\n", v.Resolver, v.Network)
-	rows := [][]string{{"SITE", "RTT", "AGE"}}
+	rows := [][]string{{"SITE", "RTT", "METHOD", "AGE"}}
 	for _, s := range v.Sites {
-		rows = append(rows, []string{s.Site, fmt.Sprintf("%.1f ms", s.RTTMS), span(time.Duration(s.Age * float64(time.Second)))})
+		rows = append(rows, []string{s.Site, fmt.Sprintf("%.1f ms", s.RTTMS), s.Method, span(time.Duration(s.Age * float64(time.Second)))})
 	}
 	table(&b, rows)
 	return b.String()
