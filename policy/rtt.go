@@ -3,19 +3,24 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"gslbd/state"
 )
 
+// exploreWindow is how long a client network is explored, or not, at a time: long enough for an agent to see connections.
+const exploreWindow = time.Minute
+
 // rtt keeps the members whose site is near the client in the network's view: a round trip of at most
 // max(best x (1+tolerance), best + toleranceAbs). The value is a median that state holds; a query never waits for one.
-// Only values of one method are compared.
+// Only values of one method are compared; what clients see themselves counts only for them, that is with ECS.
 type rtt struct {
 	tolerance    float64
 	toleranceAbs time.Duration
 	maxAge       time.Duration // older values are no data
 	requireData  bool          // reject the candidates without data, instead of keeping them beside the near ones
+	explore      float64       // share of client networks that are sent elsewhere than what their own round trips say
 }
 
 func newRTT(o StepOptions) (Metric, error) {
@@ -25,7 +30,10 @@ func newRTT(o StepOptions) (Metric, error) {
 	if o.MaxAge <= 0 {
 		return nil, errors.New("max_age must be above 0")
 	}
-	return rtt{tolerance: o.Tolerance, toleranceAbs: o.ToleranceAbs, maxAge: o.MaxAge, requireData: o.RequireData}, nil
+	if o.Explore < 0 || o.Explore > 1 {
+		return nil, errors.New("explore must be a share between 0 and 1")
+	}
+	return rtt{tolerance: o.Tolerance, toleranceAbs: o.ToleranceAbs, maxAge: o.MaxAge, requireData: o.RequireData, explore: o.Explore}, nil
 }
 
 // Keep implements Metric.
@@ -55,11 +63,13 @@ func (m rtt) Keep(q *Query, set []Candidate) int {
 // keep compares the candidates by the row of the client's network; nil: nothing is known of it.
 func (m rtt) keep(q *Query, set []Candidate, row *state.RTTRow) int {
 	oldest := q.Snapshot.RTT.Moment(q.Now.Add(-m.maxAge))
-	var method, last state.RTTMethod
-	if row != nil {
-		if method, last = row.Methods(); method != last {
-			method = common(set, row, oldest)
-		}
+	first, last := methods(q, row)
+	if first > last {
+		row = nil
+	}
+	method := first
+	if first < last {
+		method = common(set, row, first, last, oldest)
 	}
 	for i := range set {
 		c := &set[i]
@@ -70,6 +80,11 @@ func (m rtt) keep(q *Query, set []Candidate, row *state.RTTRow) int {
 		trace(q, set, row, method, oldest)
 	}
 	best, known := lowest(set)
+	if m.explore > 0 && row != nil && last == state.RTTPassive && (method == last || known < 2) {
+		if n := m.elsewhere(q, set, row, oldest); n > 0 {
+			return n
+		}
+	}
 	limit := max(best*(1+m.tolerance), best+float64(m.toleranceAbs))
 	switch {
 	case m.requireData:
@@ -78,6 +93,62 @@ func (m rtt) keep(q *Query, set []Candidate, row *state.RTTRow) int {
 		return Abstain
 	}
 	return keepUpTo(set, limit)
+}
+
+// methods returns the first and the last method of the row by which this client may be compared; the first is after the
+// last where there is none. A resolver's network may hold users whose connections say nothing of those that it asks for.
+func methods(q *Query, row *state.RTTRow) (first, last state.RTTMethod) {
+	if row == nil {
+		return 1, 0
+	}
+	if first, last = row.Methods(); !q.client().ecs {
+		last = min(last, state.RTTPassive-1)
+	}
+	return first, last
+}
+
+// elsewhere keeps one candidate that is not the nearest by what the clients of the network see, if it is the network's turn
+// to be explored, so that other sites are measured too; else it returns 0. Only the first answer is explored, and never
+// to a member that is down or overloaded, wherever rtt stands in the chain.
+func (m rtt) elsewhere(q *Query, set []Candidate, row *state.RTTRow, oldest state.RTTMoment) int {
+	if q.scratch.answer > 0 {
+		return 0
+	}
+	client := q.clientHash()
+	// Each network has a beginning of its own, so that they do not all change at once.
+	window := uint64(q.Now.UnixNano()+int64(client%uint64(exploreWindow))) / uint64(exploreWindow)
+	if drawn(client, window, saltExplore) >= m.explore {
+		return 0
+	}
+	var nearest *state.Member
+	least := time.Duration(math.MaxInt64)
+	for i := range set {
+		if value, ok := roundTrip(&set[i], row, state.RTTPassive, oldest); ok && value < least {
+			nearest, least = set[i].Member, value
+		}
+	}
+	if nearest == nil {
+		return 0
+	}
+	var chosen *state.Member
+	highest := -1.0
+	for i := range set {
+		c := &set[i]
+		if c.Member == nearest || c.Rejected || !c.Up[q.Family] || c.Site.Overloaded || c.Site.Shed > 0 {
+			continue
+		}
+		if d := drawn(client, c.Hash+window, saltExplore); d > highest {
+			chosen, highest = c.Member, d
+		}
+	}
+	if chosen == nil {
+		return 0
+	}
+	if q.Trace != nil {
+		q.note("explored: %s of clients are sent elsewhere for a minute, so that other sites are measured; this one too [%s, by %s]",
+			percent(m.explore), q.client(), state.RTTPassive)
+	}
+	return keep(set, func(c *Candidate) bool { return c.Member == chosen })
 }
 
 // roundTrip returns the candidate's fresh value by the method, if its site may be believed. A blind site knows the
@@ -91,10 +162,9 @@ func roundTrip(c *Candidate, row *state.RTTRow, method state.RTTMethod, oldest s
 
 // common returns the method by which the candidates are compared where the row has several: passive if two candidates
 // have it, since it is what the users see; else the one that the most have, and of those the first.
-func common(set []Candidate, row *state.RTTRow, oldest state.RTTMoment) state.RTTMethod {
-	method, last := row.Methods()
-	best, most := method, 0
-	for ; method <= last; method++ {
+func common(set []Candidate, row *state.RTTRow, first, last state.RTTMethod, oldest state.RTTMoment) state.RTTMethod {
+	best, most := first, 0
+	for method := first; method <= last; method++ {
 		n := 0
 		for i := range set {
 			if _, ok := roundTrip(&set[i], row, method, oldest); ok {
@@ -115,7 +185,7 @@ func trace(q *Query, set []Candidate, row *state.RTTRow, method state.RTTMethod,
 	if row == nil {
 		return
 	}
-	first, last := row.Methods()
+	first, last := methods(q, row)
 	if last != state.RTTICMP {
 		q.note("%s, by %s", q.client(), method)
 	}

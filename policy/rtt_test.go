@@ -163,7 +163,26 @@ func TestRTT(t *testing.T) {
 				w.rttBy(state.RTTPassive, "c", "8.8.8.0", 90*ms, 0)
 				w.at("a").RTTBlind = true
 			},
-			kept: "a=50.0 ms b=50.0 ms | c=90.0 ms", verdict: "narrowed", note: "ldns 8.8.8.8, by passive",
+			query: ecs("8.8.8.0/24"),
+			kept:  "a=50.0 ms b=50.0 ms | c=90.0 ms", verdict: "narrowed", note: "ecs 8.8.8.0/24, by passive",
+		},
+		{
+			name: "what users beside the resolver see says nothing of its clients", set: func(w *world) {
+				for i, m := range []string{"a", "b", "c"} {
+					w.rttBy(state.RTTPassive, m, "8.8.8.0", time.Duration(90-i*40)*ms, 0)
+				}
+			},
+			kept: "a(no data) b(no data) c(no data) | ", verdict: "abstained", note: "ldns 8.8.8.8",
+		},
+		{
+			name: "nor does it stand in for a site that does not reach it", set: func(w *world) {
+				w.rtt("a", "8.8.8.8", 30*ms, 0)
+				w.rtt("b", "8.8.8.8", 60*ms, 0)
+				for _, m := range []string{"a", "b", "c"} {
+					w.rttBy(state.RTTPassive, m, "8.8.8.0", 10*ms, 0)
+				}
+			},
+			kept: "a=30.0 ms c(no data) | b=60.0 ms", verdict: "narrowed", note: "ldns 8.8.8.8, by icmp",
 		},
 		{
 			name: "a stale and a dead site", set: func(w *world) {

@@ -19,6 +19,9 @@ const (
 	// rttShards is the number of shards of a large table, and rttShardMin the least entries that make one worthwhile.
 	rttShards   = 16
 	rttShardMin = 1024
+	// passiveGap is how long after the newest sample of clients another one begins anew: those before were of clients that
+	// have since been sent elsewhere, and of a path that may have changed. An agent repeats what stays every four minutes.
+	passiveGap = 10 * time.Minute
 	// rttKeep is how long a value is kept at least after its newest sample. Policies may set max_age up to it and
 	// beyond; values are dropped after the longer of it and four refreshes.
 	rttKeep = time.Hour
@@ -561,6 +564,9 @@ func (r *RTTRow) with(siteID uint16, s *RTTSample, at RTTMoment, epoch *time.Tim
 	copy(next.points[n-len(r.points)+i:], r.points[i:])
 	copy(next.history[n-len(r.points)+i:], r.history[i:])
 	h := &next.history[i]
+	if s.Method == RTTPassive && time.Duration(at-h.newest) > passiveGap {
+		h.n = 0
+	}
 	if h.n == rttSamples {
 		copy(h.samples[:], h.samples[1:])
 		h.n--

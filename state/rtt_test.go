@@ -310,3 +310,30 @@ func TestRTTRowAllocatesNothing(t *testing.T) {
 		t.Errorf("%g allocations", n)
 	}
 }
+
+// What a network's clients saw before they were sent elsewhere does not outvote what they see when they come back. Probes go
+// on with what they had.
+func TestPassiveBeginsAnew(t *testing.T) {
+	for method, want := range map[state.RTTMethod]time.Duration{state.RTTPassive: 20 * time.Millisecond, state.RTTICMP: 200 * time.Millisecond} {
+		table, now := state.NewRTTTable(state.RTTConfig{}), time.Now()
+		add := func(ms float64, at time.Duration) time.Duration {
+			s := sample("203.0.113.53", ms, 0)
+			s.Method = method
+			table.Add(1, []state.RTTSample{s}, now.Add(at))
+			rtt, _ := table.Row(table.Key(s.Resolver)).Fresh(1, method, 0)
+			return rtt
+		}
+		for i := range 5 {
+			add(200, time.Duration(i)*4*time.Minute)
+		}
+		if got := add(20, 20*time.Minute); got != 200*time.Millisecond {
+			t.Errorf("%s, one of five: %v", method, got)
+		}
+		for i := range 5 {
+			add(200, 24*time.Minute+time.Duration(i)*time.Minute)
+		}
+		if got := add(20, 39*time.Minute); got != want {
+			t.Errorf("%s, eleven minutes later: %v, want %v", method, got, want)
+		}
+	}
+}

@@ -21,7 +21,7 @@ func Chains(c *config.Config) (map[string]*policy.Chain, error) {
 		for i, s := range p.Steps {
 			steps[i] = policy.StepOptions{
 				Metric: s.Metric, Disabled: !s.Enabled, Tolerance: s.Tolerance, ToleranceAbs: s.ToleranceAbs, ToleranceRate: s.ToleranceRate,
-				MaxAge: s.MaxAge, RequireData: s.RequireData, Levels: s.Levels, ToleranceKm: s.ToleranceKm, Limit: s.Limit, HalfLife: s.HalfLife,
+				MaxAge: s.MaxAge, RequireData: s.RequireData, Explore: s.Explore, Levels: s.Levels, ToleranceKm: s.ToleranceKm, Limit: s.Limit, HalfLife: s.HalfLife,
 				Method: s.Method,
 			}
 		}
