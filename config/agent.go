@@ -57,8 +57,8 @@ type PassiveRTT struct {
 	// Enabled says whether the agent reads them off the kernel's TCP sockets. Default false.
 	Enabled bool `mapstructure:"enabled"`
 	// Interval is the least time between two scans; one waits longer where they would take more than 10 % of a core.
-	// 5s to 10m, default 30s.
-	Interval time.Duration `mapstructure:"interval" default:"30s" min:"5s" max:"10m"`
+	// 5s to 1m, default 30s.
+	Interval time.Duration `mapstructure:"interval" default:"30s" min:"5s" max:"1m"`
 	// MinConnections is of how many different connections of a network, /24 or /56, at least a value is made. 1 to 32, default 3.
 	MinConnections int `mapstructure:"min_connections" default:"3" min:"1" max:"32" unit:"connections"`
 	// MaxPrefixes is the most networks kept; those with the most connections are. 1 to 20000, default 10000.

@@ -25,12 +25,11 @@ const (
 	passiveShare = 10
 	// passiveBurst is how much time a scan may be ahead of that. Shorter waits would cost more than they give back.
 	passiveBurst = 20 * time.Millisecond
-	// passiveWindow is how long a network's round trips are collected for one value; of a network with too few
-	// connections, up to passiveLongest.
-	passiveWindow  = time.Minute
-	passiveLongest = 5 * time.Minute
-	// passiveAgain is how often a value is sent that stays as it is: more often than it could become too old.
-	passiveAgain = 4 * time.Minute
+	// In intervals: passiveWindow is how long a network's round trips are collected for one value, passiveLongest how long at
+	// most where the connections are too few, passiveAgain how often a value is sent that stays as it is.
+	passiveWindow  = 2
+	passiveLongest = 10
+	passiveAgain   = 8
 	// A value that differs from the last by more than a tenth and passiveStep is sent in each of passiveFollow windows:
 	// gslbd takes the median of five.
 	passiveStep   = time.Millisecond
@@ -79,7 +78,7 @@ func newPassive(o PassiveOptions, log *zap.Logger, result func(netip.Prefix, tim
 	}
 	return &passive{
 		interval: o.Interval, result: result, log: log, listed: make(chan struct{}),
-		networks: clientNetworks{least: o.MinConnections, most: o.MaxPrefixes, index: make(map[uint64]int)},
+		networks: clientNetworks{interval: o.Interval, least: o.MinConnections, most: o.MaxPrefixes, index: make(map[uint64]int)},
 	}, nil
 }
 
@@ -266,7 +265,9 @@ func threadTime() time.Duration {
 // clientNetworks collects round trips by client network, /24 and /56, in bounded memory: about 600 bytes for each of
 // most.
 type clientNetworks struct {
-	least, most int // fixed at construction
+	// Fixed at construction.
+	interval    time.Duration
+	least, most int
 
 	index map[uint64]int // in all, by key
 	all   []clientNetwork
@@ -385,11 +386,11 @@ func (c *clientNetworks) end(now time.Time, value func(netip.Prefix, time.Durati
 			n.since = now
 		}
 		switch old := now.Sub(n.since); {
-		case bits.OnesCount64(n.seen) >= c.least && n.now && (n.sent == 0 || old >= passiveWindow):
-			if rtt := n.rtts.median(); n.due(rtt, now) {
+		case bits.OnesCount64(n.seen) >= c.least && n.now && (n.sent == 0 || old >= passiveWindow*c.interval):
+			if rtt := n.rtts.median(); n.due(rtt, now, passiveAgain*c.interval) {
 				value(networkOf(n.key), rtt)
 			}
-		case old < passiveLongest:
+		case old < passiveLongest*c.interval:
 			return true
 		case n.seen == 0:
 			return false
@@ -399,13 +400,13 @@ func (c *clientNetworks) end(now time.Time, value func(netip.Prefix, time.Durati
 	})
 }
 
-// due says whether the value is to be sent now, and notes it then.
-func (n *clientNetwork) due(rtt time.Duration, now time.Time) bool {
+// due says whether the value is to be sent now, one that stays as it is after the time again, and notes it then.
+func (n *clientNetwork) due(rtt time.Duration, now time.Time, again time.Duration) bool {
 	was := time.Duration(n.sent) * time.Microsecond
 	if off := (rtt - was).Abs(); off > was/10 && off > passiveStep {
 		n.left = passiveFollow
 	}
-	if n.left == 0 && now.Sub(n.at) < passiveAgain {
+	if n.left == 0 && now.Sub(n.at) < again {
 		return false
 	}
 	n.left -= min(n.left, 1)

@@ -91,7 +91,7 @@ func scanOf(c *clientNetworks, now time.Time, cookie *uint64, clients map[string
 // TestClientNetworks: a value is the median of a network's connections, of at least three different ones, and special
 // networks tell of no client.
 func TestClientNetworks(t *testing.T) {
-	c := &clientNetworks{least: 3, most: 100, index: map[uint64]int{}}
+	c := &clientNetworks{interval: 30 * time.Second, least: 3, most: 100, index: map[uint64]int{}}
 	now, cookie := time.Now(), uint64(0)
 	const ms = time.Millisecond
 	got := scanOf(c, now, &cookie, map[string]time.Duration{
@@ -125,7 +125,7 @@ func TestClientNetworks(t *testing.T) {
 
 // TestClientNetworksFollow: a value that stays is sent every four minutes, one that changed each minute, five times.
 func TestClientNetworksFollow(t *testing.T) {
-	c := &clientNetworks{least: 3, most: 100, index: map[uint64]int{}}
+	c := &clientNetworks{interval: 30 * time.Second, least: 3, most: 100, index: map[uint64]int{}}
 	start, cookie := time.Now(), uint64(0)
 	var sent []string
 	for i := range 40 {
@@ -149,7 +149,7 @@ func TestClientNetworksFollow(t *testing.T) {
 // TestClientNetworksBounded: of more networks than may be kept, those with the most connections are, whatever comes
 // between.
 func TestClientNetworksBounded(t *testing.T) {
-	c := &clientNetworks{least: 3, most: 50, index: map[uint64]int{}}
+	c := &clientNetworks{interval: 30 * time.Second, least: 3, most: 50, index: map[uint64]int{}}
 	now, cookie, random := time.Now(), uint64(0), rand.New(rand.NewPCG(1, 2))
 	busy := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{20, 1, byte(i), 9}) }
 	for scan := range 3 {
@@ -468,7 +468,7 @@ func BenchmarkPassiveDecode(b *testing.B) {
 	local := netip.MustParseAddrPort("192.0.2.1:443")
 	message := netlinkMessage(sockDiagByFamily, connection(local, netip.MustParseAddrPort("20.0.0.1:5555"), 1, 30*time.Millisecond))
 	datagram := slices.Repeat(message, each)
-	c := clientNetworks{least: 3, most: 10_000, index: map[uint64]int{}}
+	c := clientNetworks{interval: 30 * time.Second, least: 3, most: 10_000, index: map[uint64]int{}}
 	e := endpointsOf([]VirtualServer{{Address: local.Addr(), Port: 443}}, map[netip.Addr]bool{local.Addr(): true})
 	b.ReportAllocs()
 	for b.Loop() {
