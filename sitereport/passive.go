@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"net"
 	"net/netip"
@@ -135,17 +136,9 @@ func (p *passive) tell(now time.Time, err error) {
 // scan takes in the connections that the other end acknowledged something on in the time since, and hands on the values
 // that are due.
 func (p *passive) scan(ctx context.Context, since time.Duration, pause func() error) error {
-	own, err := ownAddresses()
-	if err != nil {
-		return err
-	}
-	at := endpointsOf(*p.servers.Load(), own)
-	if len(at.ports) == 0 {
-		return errors.New("no virtual server of TCP has a port: write it into the agent's file")
-	}
 	p.networks.begin()
-	if err := establishedSockets(ctx, diagRequest{ports: at.ports, info: true, pause: pause}, func(s diagSocket) {
-		if rtt, ok := roundTrip(s, since); ok && at.has(s.local()) {
+	if err := clientSockets(ctx, *p.servers.Load(), pause, func(s diagSocket) {
+		if rtt, ok := roundTrip(s, since); ok {
 			p.networks.add(s.remote().Addr(), s.cookie(), rtt)
 		}
 	}); err != nil {
@@ -154,6 +147,41 @@ func (p *passive) scan(ctx context.Context, since time.Duration, pause func() er
 	now := time.Now()
 	p.networks.end(now, func(prefix netip.Prefix, rtt time.Duration) { p.result(prefix, rtt, now) })
 	return nil
+}
+
+// CheckPassive returns how many connections of clients there are at the virtual servers of TCP, and of how many of them the
+// kernel tells the round trip. It waits between its readings as a scan does.
+func CheckPassive(ctx context.Context, servers []VirtualServer) (connections, measured int, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	pace := pacer{ctx: ctx, used: threadTime, started: time.Now(), before: threadTime()}
+	err = clientSockets(ctx, servers, pace.pause, func(s diagSocket) {
+		if _, special := state.Special(s.remote().Addr()); special {
+			return
+		}
+		connections++
+		if _, ok := roundTrip(s, math.MaxInt64); ok {
+			measured++
+		}
+	})
+	return connections, measured, err
+}
+
+// clientSockets calls visit with the sockets at the virtual servers of TCP.
+func clientSockets(ctx context.Context, servers []VirtualServer, pause func() error, visit func(diagSocket)) error {
+	own, err := ownAddresses()
+	if err != nil {
+		return err
+	}
+	at := endpointsOf(servers, own)
+	if len(at.ports) == 0 {
+		return errors.New("no virtual server of TCP has a port: write it into the agent's file")
+	}
+	return establishedSockets(ctx, diagRequest{ports: at.ports, info: true, pause: pause}, func(s diagSocket) {
+		if at.has(s.local()) {
+			visit(s)
+		}
+	})
 }
 
 // roundTrip returns the smoothed round trip of a connection, if it was measured within the time since. An idle connection

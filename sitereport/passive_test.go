@@ -428,6 +428,10 @@ func TestPassiveScan(t *testing.T) {
 		t.Error(d)
 	}
 
+	if n, measured, err := CheckPassive(t.Context(), *p.servers.Load()); n != 9 || measured != 9 || err != nil {
+		t.Errorf("%d connections of clients, %d measured, %v", n, measured, err)
+	}
+
 	p.watch([]VirtualServer{{Name: "web", Protocol: "tcp"}})
 	if err := p.scan(t.Context(), time.Minute, nil); err == nil || !strings.Contains(err.Error(), "has a port") {
 		t.Errorf("without a port: %v", err)

@@ -242,6 +242,40 @@ func TestRTTOfResolversThatNeverAsked(t *testing.T) {
 	})
 }
 
+// What the clients of a site see has no more room than its probes of resolvers that never asked: a part for each site, and no
+// other's place. Networks that several sites see cost only the first of them.
+func TestPassiveQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(usesRTT, func(c *state.Config) { c.RTT.MaxTargets = 80 }))
+		r.ask(2, "203.0.113.1")
+		r.probes("virginia", sample("203.0.113.1", 30, 0))
+		passive := func(first, n int) (all []state.RTTSample) {
+			for i := range n {
+				all = append(all, state.RTTSample{Resolver: network(first + i), RTT: time.Millisecond, Method: state.RTTPassive})
+			}
+			return all
+		}
+		r.probes("seoul", passive(0, 1000)...)
+		table := r.s.Snapshot().RTT
+		if n := table.Len(); n != 1+10 {
+			t.Errorf("%d networks, want 11", n)
+		}
+		r.probes("virginia", passive(0, 10)...)
+		r.probes("virginia", passive(5000, 1000)...)
+		if n := table.Len(); n != 1+20 {
+			t.Errorf("%d networks, want 21", n)
+		}
+		for i := range 10 {
+			if row := table.Row(table.Key(network(i))); row.Len() != 2 {
+				t.Errorf("%d values of a network that both sites see", row.Len())
+			}
+		}
+		if _, ok := value(table.Row(table.Key(addr("203.0.113.1"))), r.site("virginia").ID); !ok {
+			t.Error("a probe's value is gone")
+		}
+	})
+}
+
 func TestRTTBlind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, two(usesRTT))

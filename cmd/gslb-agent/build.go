@@ -29,6 +29,7 @@ type parts struct {
 	virtualServers int
 	draining       bool            // the agent may act
 	ping           bool            // it measures round trips by ICMP, unless gslbd asks for another method
+	passive        bool            // it takes round trips from the connections of clients
 	pings          map[bool]string // by whether IPv6: where the file has a check by ICMP
 
 	log     *zap.Logger
@@ -76,6 +77,7 @@ func load(path string, once bool) (*parts, error) {
 		Draining: c.Draining.Enabled, Log: p.log,
 	}
 	if pr := c.PassiveRTT; pr.Enabled {
+		p.passive = true
 		opts.Passive = &sitereport.PassiveOptions{Interval: pr.Interval, MinConnections: pr.MinConnections, MaxPrefixes: pr.MaxPrefixes}
 	}
 	if once {
