@@ -47,9 +47,9 @@ type AgentRTT struct {
 	Enabled bool `mapstructure:"enabled" default:"true"`
 	// Rate is the most probes a second, of three packets each. 1 to 3000, default 200: 10,000 resolvers in a minute.
 	Rate int `mapstructure:"rate" default:"200" min:"1" max:"3000" unit:"probes a second"`
-	// Methods are tried in this order, and the first that answers counts: icmp, dns. Default [icmp]. Where rtt.methods of
+	// Methods are tried in this order, and the first that answers counts: icmp, tcp, dns. Default [icmp]. Where rtt.methods of
 	// gslbd asks for more than icmp, it counts in their place.
-	Methods []string `mapstructure:"methods" default:"icmp" enum:"icmp|dns"`
+	Methods []string `mapstructure:"methods" default:"icmp" enum:"icmp|tcp|dns"`
 }
 
 // PassiveRTT says whether and how the agent takes round trips from the connections of the load balancer's own clients.

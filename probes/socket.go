@@ -25,13 +25,17 @@ const icmpFilter = 1
 type socket struct {
 	file   *os.File
 	conn   syscall.RawConn
-	method string // "icmp" or "dns"
+	method string // "icmp", "dns" or "tcp"
 	v6     bool
 	mode   ICMPMode // of an ICMP socket
 	id     uint16   // of our echoes; on a datagram socket the kernel puts its own in place of it
 
 	closed   atomic.Bool
 	buf, oob []byte // owned by receive
+
+	// Of method tcp, see connect.go.
+	events      []unix.EpollEvent // owned by settled
+	connections int               // guarded by the Prober's mu
 }
 
 // A datagram is what receive returns.

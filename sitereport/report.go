@@ -3,6 +3,7 @@ package sitereport
 import (
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"gslbd/state"
@@ -123,6 +124,17 @@ type Answer struct {
 type ProbeTarget struct {
 	Resolver netip.Addr `json:"resolver"`
 	Methods  []string   `json:"methods,omitempty"` // in the order to try; absent: icmp
+}
+
+// probeTarget does not name the methods where they are only icmp, which is what agents do by themselves.
+func probeTarget(t state.ProbeTarget) ProbeTarget {
+	p := ProbeTarget{Resolver: t.Resolver}
+	if !slices.Equal(t.Methods, []state.RTTMethod{state.RTTICMP}) {
+		for _, m := range t.Methods {
+			p.Methods = append(p.Methods, m.String())
+		}
+	}
+	return p
 }
 
 // The states of a service at a site.

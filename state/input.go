@@ -93,6 +93,7 @@ type RTTConfig struct {
 	MaxTargets         int           // 100,000
 	MaxSites           int           // 8
 	Exempt             []netip.Prefix
+	Methods            []RTTMethod // in the order to try; icmp
 }
 
 // ServerState is what a report says of one server.
@@ -166,6 +167,7 @@ type ReportResult struct {
 // A ProbeTarget is a resolver that a site shall measure.
 type ProbeTarget struct {
 	Resolver netip.Addr
+	Methods  []RTTMethod // in the order to try; shared, not to be changed
 }
 
 // A CheckResult is the state of one own check of a member's address, after rise and fall.

@@ -387,6 +387,69 @@ func TestPassiveIsNoProbe(t *testing.T) {
 	})
 }
 
+// What one site needs twice running is what all sites try first, so that they can be compared; until the hour at which all
+// gslbd try the configured order again.
+func TestSitesAgreeOnAMethod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conf := two(usesRTT, func(c *state.Config) {
+			c.RTT.Methods = []state.RTTMethod{state.RTTICMP, state.RTTTCP, state.RTTDNS}
+		})
+		r := start(t, conf)
+		by := func(method state.RTTMethod) state.RTTSample {
+			s := sample("203.0.113.1", 30, 0)
+			s.Method = method
+			return s
+		}
+		// round lets a refresh pass, and returns what a site is asked, after it has told what it measured in the last.
+		round := func(site string, said ...state.RTTSample) string {
+			rep := says(site, up)
+			rep.RTTs = said
+			probe := r.report(rep).Probe
+			if len(probe) != 1 {
+				t.Fatalf("at %s: %s is asked %v", time.Now().Format("15:04:05"), site, probe)
+			}
+			return fmt.Sprint(probe[0].Methods)
+		}
+		next := func() { time.Sleep(5 * time.Minute); r.ask(2, "203.0.113.1") }
+		want := func(what, got, want string) {
+			t.Helper()
+			if got != want {
+				t.Errorf("at %s: %s: %s, want %s", time.Now().Format("15:04:05"), what, got, want)
+			}
+		}
+		r.ask(2, "203.0.113.1")
+		want("at first", round("seoul"), "[icmp tcp dns]")
+		want("at first", round("virginia"), "[icmp tcp dns]")
+		next()
+		want("one needs dns once", round("seoul", by(state.RTTDNS)), "[icmp tcp dns]")
+		want("the other", round("virginia", by(state.RTTICMP)), "[icmp tcp dns]")
+		next()
+		want("twice", round("seoul", by(state.RTTDNS), by(state.RTTDNS)), "[dns icmp tcp]")
+		want("the other", round("virginia", by(state.RTTICMP)), "[dns icmp tcp]")
+		next()
+		want("one that cannot", round("virginia", by(state.RTTICMP)), "[dns icmp tcp]")
+		want("the other", round("seoul", by(state.RTTDNS)), "[dns icmp tcp]")
+		next()
+		for until := time.Now().Truncate(6 * time.Hour).Add(6 * time.Hour); time.Now().Before(until); next() {
+			round("seoul", by(state.RTTDNS))
+			round("virginia", by(state.RTTDNS))
+		}
+		want("after hours", round("virginia", by(state.RTTDNS)), "[icmp tcp dns]")
+		want("the other", round("seoul", by(state.RTTDNS)), "[icmp tcp dns]")
+		next()
+		want("what was measured before does not count", round("virginia", by(state.RTTDNS)), "[icmp tcp dns]")
+		next()
+		round("virginia", by(state.RTTTCP))
+		next()
+		want("another one", round("virginia", by(state.RTTTCP)), "[tcp icmp dns]")
+		r.s.Configure(two(usesRTT))
+		next()
+		want("another configuration", round("virginia", by(state.RTTTCP)), "[icmp]")
+		next()
+		want("of which that is none", round("virginia", by(state.RTTTCP)), "[icmp]")
+	})
+}
+
 func TestKeptRoundTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "state")

@@ -45,6 +45,10 @@ func State(c *config.Config, chains map[string]*policy.Chain) *state.Config {
 		},
 		Sites: make([]state.SiteConfig, 0, len(c.Sites)), Services: make([]state.ServiceConfig, 0, len(c.Services)),
 	}
+	for _, name := range c.RTT.Methods {
+		method, _ := state.ParseRTTMethod(name) // config knows the same
+		sc.RTT.Methods = append(sc.RTT.Methods, method)
+	}
 	for _, s := range c.Sites {
 		at := location(s.Location)
 		if at.Continent == "" {
