@@ -59,6 +59,7 @@ func TestDecideAllocatesNothing(t *testing.T) {
 	for _, method := range []string{"static=weighted", "static=hash", "static=ordered"} {
 		check(method, busy(t, 40), build(t, method))
 	}
+	check("exploring", busy(t, 5), exploring(t, 1, nil))
 	w := busy(t, 5)
 	w.Service.Answers = 5
 	check("the default chain", w, build(t, defaultChain...))
