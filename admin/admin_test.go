@@ -412,7 +412,9 @@ func TestRTT(t *testing.T) {
 		}
 		want := admin.RTTs{
 			Resolver: addr("203.0.113.53"), Network: netip.MustParsePrefix("203.0.113.0/24"),
-			Sites: []admin.SiteRTT{{Site: "virginia", Method: "icmp", RTTMS: 30}, {Site: "seoul", Method: "icmp", RTTMS: 200}},
+			Sites: []admin.SiteRTT{
+				{Site: "virginia", Method: "icmp", RTTMS: 30, Probes: 1}, {Site: "seoul", Method: "icmp", RTTMS: 200, Probes: 1},
+			},
 		}
 		if d := cmp.Diff(want, v, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
 			t.Error(d)

@@ -13,7 +13,7 @@ import (
 const exploreWindow = time.Minute
 
 // rtt keeps the members whose site is near the client in the network's view: a round trip of at most
-// max(best x (1+tolerance), best + toleranceAbs). The value is a median that state holds; a query never waits for one.
+// max(best x (1+tolerance), best + toleranceAbs). The value is what state makes of the last samples; a query never waits for one.
 // Only values of one method are compared; what clients see themselves counts only for them, that is with ECS.
 type rtt struct {
 	tolerance    float64

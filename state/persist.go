@@ -177,6 +177,10 @@ type fileValue struct {
 	Method  string   `json:"method"`
 	AgeMs   int64    `json:"age_ms"` // of the newest sample, when the file was written
 	Samples []uint32 `json:"us"`     // microseconds, oldest first
+	Level   uint32   `json:"level_us,omitzero"`
+	Before  uint32   `json:"before_us,omitzero"` // the level before the last shift, if there was one
+	ShiftMs int64    `json:"shift_ms,omitzero"`  // how long ago that was
+	Lost    uint16   `json:"lost,omitzero"`      // as in rttHistory
 }
 
 // open makes and locks the state directory, and reads what was kept there. A directory that cannot be written is no
@@ -696,7 +700,10 @@ func (t *RTTTable) capture(names map[uint16]string, now time.Time) *fileRTT {
 				index[id] = at
 				f.Sites = append(f.Sites, name)
 			}
-			fv := fileValue{Site: at, Method: method.String(), AgeMs: max(age, 0).Milliseconds()}
+			fv := fileValue{Site: at, Method: method.String(), AgeMs: max(age, 0).Milliseconds(), Level: uint32(v.level), Lost: v.lost}
+			if v.before > 0 {
+				fv.Before, fv.ShiftMs = uint32(v.before), int64(moment.seconds()-v.shifted)*1000
+			}
 			for _, us := range v.samples[:v.n] {
 				fv.Samples = append(fv.Samples, uint32(us))
 			}
@@ -725,12 +732,31 @@ func (t *RTTTable) restore(f *fileRTT, sites map[string]*site, now time.Time) {
 			if st == nil || !ok {
 				continue
 			}
-			age := since + time.Duration(v.AgeMs)*time.Millisecond
-			for i, us := range v.Samples[:min(len(v.Samples), rttSamples)] {
-				// The older samples only need to be older, and not to look like the same one sent again.
-				older := time.Duration(len(v.Samples)-1-i) * time.Second
-				t.add(st.id, &RTTSample{Resolver: row.Network.Addr(), RTT: time.Duration(us) * time.Microsecond, Age: age + older, Method: method}, now, f.Written, 0)
+			h, ok := v.history(t.Moment(now.Add(-since)))
+			if !ok {
+				continue
 			}
+			series := makePoint(method, st.id, 0).series()
+			t.change(st.id, row.Network.Addr(), f.Written, 0, func(r *RTTRow) *RTTRow { return r.put(series, h, t.epoch) })
 		}
 	}
+}
+
+// history returns what was written at the moment. It fails where there is no sample, or too many.
+func (v *fileValue) history(written RTTMoment) (h *rttHistory, ok bool) {
+	if len(v.Samples) == 0 || len(v.Samples) > rttSamples || slices.Contains(v.Samples, 0) {
+		return nil, false
+	}
+	h = &rttHistory{
+		newest: written - RTTMoment(time.Duration(v.AgeMs)*time.Millisecond),
+		level:  time32(v.Level), lost: max(v.Lost, 1), n: uint8(len(v.Samples)),
+	}
+	h.tried = h.newest.seconds()
+	for i, us := range v.Samples {
+		h.samples[i] = time32(us)
+	}
+	if v.Before > 0 && v.ShiftMs >= 0 && v.ShiftMs/1000 < math.MaxInt32/2 {
+		h.before, h.shifted = time32(v.Before), written.seconds()-int32(v.ShiftMs/1000)
+	}
+	return h, true
 }

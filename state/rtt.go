@@ -14,8 +14,6 @@ import (
 )
 
 const (
-	// rttSamples is the number of samples that a site's value is the median of (docs/policies.md).
-	rttSamples = 5
 	// rttShards is the number of shards of a large table, and rttShardMin the least entries that make one worthwhile.
 	rttShards   = 16
 	rttShardMin = 1024
@@ -109,7 +107,7 @@ func ParseRTTMethod(name string) (m RTTMethod, ok bool) {
 	return RTTMethod(max(i, 0)), i >= 0
 }
 
-// An rttPoint is a method (3 bits), a site's id (16 bits), and the site's median round trip by that method in
+// An rttPoint is a method (3 bits), a site's id (16 bits), and the site's round trip by that method in
 // nanoseconds (45 bits: up to nine hours).
 type rttPoint uint64
 
@@ -124,13 +122,6 @@ func (p rttPoint) series() rttPoint   { return p >> rttBits }
 func (p rttPoint) method() RTTMethod  { return RTTMethod(p >> (rttBits + 16)) }
 func (p rttPoint) site() uint16       { return uint16(p >> rttBits) }
 func (p rttPoint) rtt() time.Duration { return time.Duration(p & (1<<rttBits - 1)) }
-
-// An rttHistory is what a median is of.
-type rttHistory struct {
-	newest  RTTMoment          // when the newest sample was measured
-	samples [rttSamples]time32 // oldest first
-	n       uint8              // samples in use
-}
 
 // makeRow returns a row with n points that are to be filled in. Up to 16 of them lie in the same memory as the row: a
 // query finds eight of them, those of eight sites by one method, on the cache line after it.
@@ -171,16 +162,22 @@ func (r *RTTRow) age() *RTTRow {
 	return r
 }
 
-// An RTTValue is one site's median round trip to a client network by one method.
+// An RTTValue is one site's round trip to a client network by one method.
 type RTTValue struct {
 	SiteID uint16
 	Method RTTMethod
-	RTT    time.Duration // median of the last (up to) 5 samples
+	RTT    time.Duration // the second lowest of the last 5 samples; of fewer than 3 the lowest
 	Newest time.Time     // when the newest of them was measured
-}
+	Jitter time.Duration // mean difference between one of them and the next
 
-// A time32 is a duration in microseconds: up to 71 minutes.
-type time32 uint32
+	// Of the last probes, up to 15, how many no method had an answer to. RTTPassive has no probes.
+	Probes, Lost int
+
+	// What the round trip was on another path, and when the present one was found, with its fourth sample. Before is 0 if
+	// the path was never another one.
+	Before  time.Duration
+	Shifted time.Time
+}
 
 // NewRTTTable returns an empty table. Of c it uses the prefix lengths and MaxTargets.
 func NewRTTTable(c RTTConfig) *RTTTable {
@@ -256,7 +253,7 @@ func (t *RTTTable) Len() int {
 	return n
 }
 
-// Add takes in the samples of one site, of resolvers that asked here. Lost ones change nothing. It is for those who
+// Add takes in the samples of one site, of resolvers that asked here. Lost ones change no value. It is for those who
 // need a table without a Store; a Store feeds its own.
 func (t *RTTTable) Add(siteID uint16, samples []RTTSample, now time.Time) {
 	for i := range samples {
@@ -289,8 +286,16 @@ func (r *RTTRow) Methods() (first, last RTTMethod) {
 func (r *RTTRow) All() []RTTValue {
 	all := make([]RTTValue, r.Len())
 	for i := range all {
-		p := r.points[i]
-		all[i] = RTTValue{p.site(), p.method(), p.rtt(), r.epoch.Add(time.Duration(r.history[i].newest))}
+		p, h := r.points[i], &r.history[i]
+		all[i] = RTTValue{
+			SiteID: p.site(), Method: p.method(), RTT: p.rtt(), Newest: r.epoch.Add(time.Duration(h.newest)), Jitter: h.jitter(),
+		}
+		if p.method() != RTTPassive {
+			all[i].Probes, all[i].Lost = bits.Len16(h.lost)-1, bits.OnesCount16(h.lost)-1
+		}
+		if h.before > 0 {
+			all[i].Before, all[i].Shifted = h.before.duration(), r.epoch.Add(time.Duration(h.shifted)*time.Second)
+		}
 	}
 	return all
 }
@@ -328,12 +333,24 @@ func (t *RTTTable) shard(h uint64) *rttShard {
 func (t *RTTTable) capacity() int { return max(t.max/len(t.shards), 1) }
 
 // add takes in one sample. asked is when a resolver of the network last asked here; with the zero Time the sample makes
-// a row only within quota, the number of such rows that one site may have, and never at the expense of another row.
+// a row only within quota, the number of such rows that one site may have, and never at the expense of another row. One
+// that was lost makes none.
 func (t *RTTTable) add(siteID uint16, s *RTTSample, now, asked time.Time, quota int) {
-	if s.Lost || s.RTT <= 0 || s.Age < 0 {
+	if s.Age < 0 || (s.RTT <= 0 && !s.Lost) {
 		return
 	}
-	key := t.Key(s.Resolver)
+	at := t.Moment(now.Add(-s.Age))
+	if s.Lost {
+		t.change(siteID, s.Resolver, asked, quota, func(row *RTTRow) *RTTRow { return row.without(siteID, at) })
+		return
+	}
+	t.change(siteID, s.Resolver, asked, quota, func(row *RTTRow) *RTTRow { return row.with(siteID, s.Method, s.RTT, at, t.epoch) })
+}
+
+// change puts another row in the place of the network's present one, or of nil, which it may return then. asked and quota
+// are those of add.
+func (t *RTTTable) change(siteID uint16, addr netip.Addr, asked time.Time, quota int, to func(*RTTRow) *RTTRow) {
+	key := t.Key(addr)
 	if !key.IsValid() {
 		return
 	}
@@ -342,9 +359,12 @@ func (t *RTTTable) add(siteID uint16, s *RTTSample, now, asked time.Time, quota 
 	sh := t.shard(h)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	at := t.Moment(now.Add(-s.Age))
 	sl := t.find(sh, h, hi, lo)
 	if sl == nil {
+		row := to(nil)
+		if row == nil {
+			return
+		}
 		owner := int32(-1)
 		if asked.IsZero() {
 			owner = int32(siteID)
@@ -354,14 +374,14 @@ func (t *RTTTable) add(siteID uint16, s *RTTSample, now, asked time.Time, quota 
 		} else if sh.live >= t.capacity() {
 			t.evict(sh)
 		}
-		t.insert(sh, h, &rttSlot{hi: hi, lo: lo, owner: owner, asked: askedAt(asked)}, (*RTTRow)(nil).with(siteID, s, at, t.epoch))
+		t.insert(sh, h, &rttSlot{hi: hi, lo: lo, owner: owner, asked: askedAt(asked)}, row)
 		return
 	}
 	if !asked.IsZero() {
 		t.unclaim(sl)
 		sl.asked = max(sl.asked, askedAt(asked))
 	}
-	sl.row.Store(sl.row.Load().with(siteID, s, at, t.epoch))
+	sl.row.Store(to(sl.row.Load()))
 }
 
 // claim takes one of the site's rows for networks that never asked here.
@@ -541,21 +561,53 @@ func (t *RTTTable) visit(sh *rttShard, visit func(*rttSlot, *RTTRow)) {
 }
 
 // with returns the row with one more sample of the site. r may be nil.
-func (r *RTTRow) with(siteID uint16, s *RTTSample, at RTTMoment, epoch *time.Time) *RTTRow {
-	us := time32(min(max(s.RTT.Microseconds(), 1), 1<<32-1))
+func (r *RTTRow) with(siteID uint16, method RTTMethod, rtt time.Duration, at RTTMoment, epoch *time.Time) *RTTRow {
+	us := makeTime32(rtt)
+	series := makePoint(method, siteID, 0).series()
+	var h rttHistory
+	if r != nil {
+		if i, known := r.search(series); known {
+			h = r.history[i]
+		}
+	}
+	if h.repeated(us, at) {
+		return r
+	}
+	if method == RTTPassive && time.Duration(at-h.newest) > passiveGap {
+		h.forget()
+	}
+	h.add(us, at)
+	return r.put(series, &h, epoch)
+}
+
+// without returns the row with one more probe of the site that was lost, by all methods that it had. r may be nil.
+func (r *RTTRow) without(siteID uint16, at RTTMoment) *RTTRow {
+	next := r
+	for i := range r.Len() {
+		if p := r.points[i]; p.site() == siteID && p.method() != RTTPassive {
+			h := r.history[i]
+			if !h.repeated(0, at) {
+				h.add(0, at)
+				next = next.put(p.series(), &h, r.epoch)
+			}
+		}
+	}
+	return next
+}
+
+// search returns where the series is, or where it belongs.
+func (r *RTTRow) search(series rttPoint) (at int, known bool) {
+	return slices.BinarySearchFunc(r.points, series, func(p, series rttPoint) int { return cmp.Compare(p.series(), series) })
+}
+
+// put returns the row with the history as that of the series. r may be nil.
+func (r *RTTRow) put(series rttPoint, h *rttHistory, epoch *time.Time) *RTTRow {
 	if r == nil {
 		r = new(RTTRow)
 	}
-	series := makePoint(s.Method, siteID, 0).series()
-	i, known := slices.BinarySearchFunc(r.points, series, func(p, series rttPoint) int { return cmp.Compare(p.series(), series) })
+	i, known := r.search(series)
 	n := len(r.points)
-	if known {
-		// An agent sends a sample again until each gslbd has acknowledged it; the same one counts once.
-		h := &r.history[i]
-		if h.samples[h.n-1] == us && time.Duration(at-h.newest).Abs() < time.Second {
-			return r
-		}
-	} else {
+	if !known {
 		n++
 	}
 	next := makeRow(n, epoch)
@@ -563,27 +615,6 @@ func (r *RTTRow) with(siteID uint16, s *RTTSample, at RTTMoment, epoch *time.Tim
 	copy(next.history, r.history[:i])
 	copy(next.points[n-len(r.points)+i:], r.points[i:])
 	copy(next.history[n-len(r.points)+i:], r.history[i:])
-	h := &next.history[i]
-	if s.Method == RTTPassive && time.Duration(at-h.newest) > passiveGap {
-		h.n = 0
-	}
-	if h.n == rttSamples {
-		copy(h.samples[:], h.samples[1:])
-		h.n--
-	}
-	if h.n == 0 || at > h.newest {
-		h.newest = at
-	}
-	h.samples[h.n] = us
-	h.n++
-	next.points[i] = makePoint(s.Method, siteID, h.median())
+	next.points[i], next.history[i] = series<<rttBits|rttPoint(h.value()), *h
 	return next.age()
-}
-
-// median returns the middle of the samples; of an even number, the mean of the two in the middle.
-func (h *rttHistory) median() time.Duration {
-	s := h.samples
-	slices.Sort(s[:h.n])
-	lo, hi := s[(h.n-1)/2], s[h.n/2]
-	return time.Duration(lo)*time.Microsecond/2 + time.Duration(hi)*time.Microsecond/2
 }

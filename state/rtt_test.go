@@ -50,18 +50,20 @@ func TestRTTKey(t *testing.T) {
 	}
 }
 
-func TestRTTMedian(t *testing.T) {
+func TestRTTValue(t *testing.T) {
 	now := time.Now()
 	tests := []struct {
 		ms   []float64
 		want float64
 	}{
 		{[]float64{30}, 30},
-		{[]float64{30, 40}, 35},
+		{[]float64{500, 30}, 30},
 		{[]float64{30, 500, 31}, 31},
-		{[]float64{30, 500, 31, 32, 33}, 32},
-		{[]float64{1000, 1000.1, 1000.2, 10, 11, 12, 13, 14}, 12}, // only the last five
-		{[]float64{0.0004}, 0.001},                                // a microsecond is the least
+		{[]float64{30, 500, 31, 600}, 31},
+		{[]float64{30, 500, 31, 600, 700}, 31},
+		{[]float64{30, 31, 500, 501, 502, 503}, 500},  // only the last five, and not one alone
+		{[]float64{1000, 1000.1, 1000.2, 30, 31}, 31}, // a shorter way is followed sooner
+		{[]float64{0.0004}, 0.001},                    // a microsecond is the least
 	}
 	for _, test := range tests {
 		table := state.NewRTTTable(state.RTTConfig{})
@@ -70,7 +72,7 @@ func TestRTTMedian(t *testing.T) {
 		}
 		v, ok := value(table.Row(table.Key(addr("203.0.113.99"))), 3)
 		if got := float64(v.RTT) / float64(time.Millisecond); !ok || got != test.want {
-			t.Errorf("%v: median %g, want %g", test.ms, got, test.want)
+			t.Errorf("%v: %g, want %g", test.ms, got, test.want)
 		}
 		if want := now.Add(time.Duration(len(test.ms)-1) * time.Minute); !v.Newest.Equal(want) {
 			t.Errorf("newest %v, want %v", v.Newest, want)
@@ -94,7 +96,7 @@ func TestRTTSamples(t *testing.T) {
 	table.Add(1, []state.RTTSample{sample("203.0.113.53", 90, time.Hour)}, now) // an old one that comes late
 	row := table.Row(table.Key(addr("203.0.113.1")))
 	v, _ := value(row, 1)
-	if v.RTT != 60*time.Millisecond || !v.Newest.Equal(now.Add(-time.Second)) {
+	if v.RTT != 30*time.Millisecond || !v.Newest.Equal(now.Add(-time.Second)) {
 		t.Errorf("site 1: %v at %v", v.RTT, v.Newest)
 	}
 	if v, ok := value(row, 2); !ok || v.RTT != 200*time.Millisecond {
@@ -159,7 +161,7 @@ func TestRTTMethods(t *testing.T) {
 			s := series{uint16(rnd.IntN(sites)), methods[rnd.IntN(len(methods))]}
 			sm := sample("203.0.113.53", float64(1+rnd.IntN(1000)), 0)
 			sm.Method = s.method
-			for range 3 { // which the median then is
+			for range 5 {
 				now = now.Add(time.Minute)
 				table.Add(s.site, []state.RTTSample{sm}, now)
 			}
@@ -184,6 +186,63 @@ func TestRTTMethods(t *testing.T) {
 				t.Fatalf("%d sites: methods %s to %s, want %s to %s", sites, a, b, first, end)
 			}
 		}
+	}
+}
+
+// What is told of the path beside the value.
+func TestRTTQuality(t *testing.T) {
+	now := time.Now()
+	table := state.NewRTTTable(state.RTTConfig{})
+	at := now
+	add := func(method state.RTTMethod, ms float64) {
+		s := sample("203.0.113.53", ms, 0)
+		s.Method, s.Lost = method, ms == 0
+		at = at.Add(5 * time.Minute)
+		for range 2 { // an agent sends again what it does not know to be taken
+			table.Add(1, []state.RTTSample{s}, at)
+		}
+	}
+	of := func(method state.RTTMethod) state.RTTValue {
+		for _, v := range table.Row(table.Key(addr("203.0.113.1"))).All() {
+			if v.Method == method {
+				return v
+			}
+		}
+		t.Fatalf("no value by %s", method)
+		return state.RTTValue{}
+	}
+	add(state.RTTDNS, 0)
+	if table.Len() != 0 {
+		t.Error("a loss made a row")
+	}
+	for _, ms := range []float64{30, 31, 0, 33} {
+		add(state.RTTICMP, ms)
+	}
+	add(state.RTTPassive, 40)
+	if v := of(state.RTTICMP); v.Probes != 4 || v.Lost != 1 || v.Jitter != 1500*time.Microsecond || v.Before != 0 {
+		t.Errorf("%+v, want 1 of 4 lost, jitter 1.5ms", v)
+	}
+	for range 20 {
+		add(state.RTTICMP, 0)
+	}
+	if v := of(state.RTTICMP); v.Probes != 15 || v.Lost != 15 || v.RTT != 31*time.Millisecond {
+		t.Errorf("%+v, want all of 15 lost", v)
+	}
+	if v := of(state.RTTPassive); v.Probes != 0 || v.Lost != 0 {
+		t.Errorf("%+v, of which nothing is probed", v)
+	}
+	for range 6 {
+		add(state.RTTICMP, 80)
+	}
+	fourth := at.Add(-10 * time.Minute)
+	if v := of(state.RTTICMP); v.Before.Round(time.Millisecond) != 30*time.Millisecond || v.Shifted.Sub(fourth).Abs() > time.Second {
+		t.Errorf("before %v, until %v, want 30ms, until %v", v.Before, v.Shifted, fourth)
+	}
+	add(state.RTTICMP, 300)
+	add(state.RTTICMP, 30)
+	add(state.RTTICMP, 80)
+	if v := of(state.RTTICMP); v.Before.Round(time.Millisecond) != 30*time.Millisecond {
+		t.Errorf("before %v: outliers are another path", v.Before)
 	}
 }
 

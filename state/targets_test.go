@@ -455,10 +455,15 @@ func TestKeptRoundTrips(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "state")
 		r := startIn(t, two(usesRTT), dir)
 		r.ask(2, "203.0.113.1")
-		for i, ms := range []float64{10, 500, 30} {
+		for i, ms := range []float64{10, 11, 60, 61, 62, 63} {
 			r.probes("virginia", sample("203.0.113.1", ms, 0))
-			time.Sleep(time.Duration(i+1) * time.Second)
+			if i == 2 {
+				r.probes("virginia", lost("203.0.113.1"))
+			}
+			time.Sleep(2 * time.Second)
 		}
+		time.Sleep(time.Second)
+		before, _ := value(r.s.Snapshot().RTT.Row(netip.MustParsePrefix("203.0.113.0/24")), r.site("virginia").ID)
 		passive := sample("203.0.113.0", 44, 0)
 		passive.Method = state.RTTPassive
 		r.probes("virginia", passive)
@@ -468,8 +473,15 @@ func TestKeptRoundTrips(t *testing.T) {
 		table := r.s.Snapshot().RTT
 		v, ok := value(table.Row(table.Key(addr("203.0.113.1"))), r.site("virginia").ID)
 		age := time.Since(v.Newest).Round(time.Second)
-		if !ok || v.RTT != 30*time.Millisecond || age != 63*time.Second {
-			t.Errorf("%v %v, age %v; want 30ms, 1m3s", ok, v.RTT, age)
+		if !ok || v.RTT != 60*time.Millisecond || age != 63*time.Second {
+			t.Errorf("%v %v, age %v; want 60ms, 1m3s", ok, v.RTT, age)
+		}
+		if before.Before == 0 || before.Lost != 1 || v.Shifted.Sub(before.Shifted).Abs() > 2*time.Second {
+			t.Errorf("shifted %v, then %v", before, v)
+		}
+		v.Newest, v.Shifted = before.Newest, before.Shifted
+		if v != before {
+			t.Errorf("%+v, want what it was: %+v", v, before)
 		}
 		rtt, ok := table.Row(table.Key(addr("203.0.113.1"))).Fresh(r.site("virginia").ID, state.RTTPassive, table.Moment(time.Now().Add(-time.Hour)))
 		if !ok || rtt != 44*time.Millisecond {
