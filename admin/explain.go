@@ -240,6 +240,8 @@ type SiteRTT struct {
 	Probes int     `json:"probes"`      // of which it is known whether they were lost, up to 15; 0 for passive
 	Lost   int     `json:"lost"`        // of these
 
+	Connections int `json:"connections,omitempty"` // passive: how many the newest sample is of, at least; absent: not told
+
 	PathChange *PathChange `json:"path_change,omitempty"` // the last one that was seen
 }
 
@@ -287,7 +289,7 @@ func siteRTTs(snap *state.Snapshot, row *state.RTTRow, now time.Time) []SiteRTT 
 		}
 		s := SiteRTT{
 			Site: snap.Sites[i].Name, Method: t.Method.String(), RTTMS: inMS(t.RTT), Age: max(0, now.Sub(t.Newest).Seconds()),
-			Jitter: inMS(t.Jitter), Probes: t.Probes, Lost: t.Lost,
+			Jitter: inMS(t.Jitter), Probes: t.Probes, Lost: t.Lost, Connections: t.Connections,
 		}
 		if t.Before > 0 {
 			s.PathChange = &PathChange{t.Shifted, inMS(t.Before)}

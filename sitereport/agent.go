@@ -173,8 +173,8 @@ func NewAgent(opts AgentOptions) (*Agent, error) {
 	a.draining = newDrainer(&a.opts, names)
 	if opts.Passive != nil {
 		var err error
-		if a.passive, err = newPassive(*opts.Passive, opts.Log, func(prefix netip.Prefix, rtt time.Duration, at time.Time) {
-			a.clients.add(clientRTT{prefix, rtt, at})
+		if a.passive, err = newPassive(*opts.Passive, opts.Log, func(prefix netip.Prefix, rtt time.Duration, connections int, at time.Time) {
+			a.clients.add(clientRTT{prefix, rtt, connections, at})
 		}); err != nil {
 			return nil, err
 		}
@@ -651,15 +651,18 @@ func rttOf(r probes.RTT, now time.Time) RTT {
 
 // A clientRTT is the round trip to the SLB's clients in a network.
 type clientRTT struct {
-	prefix netip.Prefix
-	rtt    time.Duration
-	at     time.Time
+	prefix      netip.Prefix
+	rtt         time.Duration
+	connections int
+	at          time.Time
 }
 
 // report writes it as a report has it.
 func (c clientRTT) report(now time.Time) RTT {
-	ms := float64(c.rtt) / float64(time.Millisecond)
-	return RTT{Prefix: c.prefix, Millis: &ms, Method: "tcp", AgeMS: uint64(max(now.Sub(c.at), 0).Milliseconds())}
+	ms, connections := float64(c.rtt)/float64(time.Millisecond), uint64(c.connections)
+	return RTT{
+		Prefix: c.prefix, Millis: &ms, Method: "tcp", AgeMS: uint64(max(now.Sub(c.at), 0).Milliseconds()), Connections: &connections,
+	}
 }
 
 // An rttRing keeps the newest round trips, numbered from 0.

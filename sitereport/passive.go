@@ -50,7 +50,7 @@ type PassiveOptions struct {
 type passive struct {
 	// Fixed at construction.
 	interval time.Duration
-	result   func(prefix netip.Prefix, rtt time.Duration, at time.Time)
+	result   func(prefix netip.Prefix, rtt time.Duration, connections int, at time.Time)
 	log      *zap.Logger
 	listed   chan struct{} // closed when there are servers
 
@@ -63,7 +63,7 @@ type passive struct {
 	trouble  notice
 }
 
-func newPassive(o PassiveOptions, log *zap.Logger, result func(netip.Prefix, time.Duration, time.Time)) (*passive, error) {
+func newPassive(o PassiveOptions, log *zap.Logger, result func(netip.Prefix, time.Duration, int, time.Time)) (*passive, error) {
 	if o.Interval <= 0 {
 		o.Interval = 30 * time.Second
 	}
@@ -145,7 +145,7 @@ func (p *passive) scan(ctx context.Context, since time.Duration, pause func() er
 		return err
 	}
 	now := time.Now()
-	p.networks.end(now, func(prefix netip.Prefix, rtt time.Duration) { p.result(prefix, rtt, now) })
+	p.networks.end(now, func(prefix netip.Prefix, rtt time.Duration, connections int) { p.result(prefix, rtt, connections, now) })
 	return nil
 }
 
@@ -308,7 +308,8 @@ type clientNetwork struct {
 	since time.Time // when its window began: at the end of the scan that first saw it; zero: not yet
 	seen  uint64    // the window's connections: a bit for each, by hash, so at least so many are others
 	use   uint32    // connections by scan, of which the older count less
-	now   bool      // seen by this scan
+	scan  uint32    // its connections in this scan
+	most  uint32    // the most of one scan of the window
 	sent  uint32    // the last value in microseconds; 0: none
 	left  uint8     // windows in which it is sent whatever it is
 	at    time.Time // when it was sent
@@ -340,7 +341,7 @@ func networkOf(key uint64) netip.Prefix {
 func (c *clientNetworks) begin() {
 	for i := range c.all {
 		n := &c.all[i]
-		n.now, n.use = false, n.use*3/4
+		n.scan, n.use = 0, n.use*3/4
 	}
 }
 
@@ -360,7 +361,7 @@ func (c *clientNetworks) add(client netip.Addr, cookie uint64, rtt time.Duration
 		c.index[key] = i
 	}
 	n := &c.all[i]
-	n.now = true
+	n.scan++
 	n.use++
 	n.seen |= 1 << (cookie * 0x9e3779b97f4a7c15 >> 58)
 	n.rtts.add(rtt)
@@ -405,7 +406,7 @@ func (c *clientNetworks) keep(wanted func(*clientNetwork) bool) {
 }
 
 // end ends a scan, and hands on the values that are due.
-func (c *clientNetworks) end(now time.Time, value func(netip.Prefix, time.Duration)) {
+func (c *clientNetworks) end(now time.Time, value func(prefix netip.Prefix, rtt time.Duration, connections int)) {
 	if len(c.all) > c.most {
 		c.cut()
 	}
@@ -413,17 +414,19 @@ func (c *clientNetworks) end(now time.Time, value func(netip.Prefix, time.Durati
 		if n.since.IsZero() {
 			n.since = now
 		}
+		n.most = max(n.most, n.scan)
+		seen := bits.OnesCount64(n.seen)
 		switch old := now.Sub(n.since); {
-		case bits.OnesCount64(n.seen) >= c.least && n.now && (n.sent == 0 || old >= passiveWindow*c.interval):
+		case seen >= c.least && n.scan > 0 && (n.sent == 0 || old >= passiveWindow*c.interval):
 			if rtt := n.rtts.median(); n.due(rtt, now, passiveAgain*c.interval) {
-				value(networkOf(n.key), rtt)
+				value(networkOf(n.key), rtt, max(seen, int(n.most)))
 			}
 		case old < passiveLongest*c.interval:
 			return true
 		case n.seen == 0:
 			return false
 		}
-		n.since, n.seen, n.rtts = now, 0, rttHistogram{}
+		n.since, n.seen, n.most, n.rtts = now, 0, 0, rttHistogram{}
 		return true
 	})
 }

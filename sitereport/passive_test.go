@@ -84,7 +84,7 @@ func scanOf(c *clientNetworks, now time.Time, cookie *uint64, clients map[string
 		c.add(netip.MustParseAddr(client), *cookie, rtt)
 	}
 	got := collected{}
-	c.end(now, func(p netip.Prefix, rtt time.Duration) { got[p.String()] = rtt.Round(time.Millisecond) })
+	c.end(now, func(p netip.Prefix, rtt time.Duration, _ int) { got[p.String()] = rtt.Round(time.Millisecond) })
 	return got
 }
 
@@ -110,7 +110,7 @@ func TestClientNetworks(t *testing.T) {
 		for _, k := range cookies {
 			c.add(netip.MustParseAddr("20.0.3.1"), k, 50*ms)
 		}
-		c.end(now, func(netip.Prefix, time.Duration) { n++ })
+		c.end(now, func(netip.Prefix, time.Duration, int) { n++ })
 		return n
 	}
 	for i := range 6 {
@@ -164,7 +164,7 @@ func TestClientNetworksBounded(t *testing.T) {
 			}
 		}
 		got := map[netip.Prefix]bool{}
-		c.end(now.Add(time.Duration(scan)*time.Minute), func(p netip.Prefix, _ time.Duration) { got[p] = true })
+		c.end(now.Add(time.Duration(scan)*time.Minute), func(p netip.Prefix, _ time.Duration, _ int) { got[p] = true })
 		for i := range 50 {
 			if p, _ := busy(i).Prefix(24); !got[p] {
 				t.Errorf("scan %d: %s is missing", scan, p)
@@ -176,7 +176,7 @@ func TestClientNetworksBounded(t *testing.T) {
 	}
 	for i := range 11 {
 		c.begin()
-		c.end(now.Add(time.Duration(5+i)*time.Minute), func(netip.Prefix, time.Duration) { t.Error("a value of nothing") })
+		c.end(now.Add(time.Duration(5+i)*time.Minute), func(netip.Prefix, time.Duration, int) { t.Error("a value of nothing") })
 	}
 	if len(c.all) != 0 {
 		t.Errorf("%d networks are kept that nobody comes from", len(c.all))
@@ -279,7 +279,7 @@ func TestAgentPassive(t *testing.T) {
 			Site: "seoul", Servers: []string{"http://a"}, Passive: &PassiveOptions{},
 			Transport: transport(func(r *Report) (int, error) {
 				for _, t := range r.RTTs {
-					got = append(got, fmt.Sprintf("%d: %v %v %s after %d s", n, t.Prefix, *t.Millis, t.Method, t.AgeMS/5000*5))
+					got = append(got, fmt.Sprintf("%d: %v %v %s of %d after %d s", n, t.Prefix, *t.Millis, t.Method, *t.Connections, t.AgeMS/5000*5))
 				}
 				warnings = r.Warnings
 				if n++; n < 3 { // one report, twice
@@ -294,13 +294,13 @@ func TestAgentPassive(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- a.Run(ctx) }()
-		a.passive.result(netip.MustParsePrefix("20.0.1.0/24"), 30500*time.Microsecond, time.Now())
+		a.passive.result(netip.MustParsePrefix("20.0.1.0/24"), 30500*time.Microsecond, 12, time.Now())
 		time.Sleep(19 * time.Second) // the bubble's time
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		want := []string{"0: 20.0.1.0/24 30.5 tcp after 0 s", "1: 20.0.1.0/24 30.5 tcp after 0 s", "2: 20.0.1.0/24 30.5 tcp after 5 s"}
+		want := []string{"0: 20.0.1.0/24 30.5 tcp of 12 after 0 s", "1: 20.0.1.0/24 30.5 tcp of 12 after 0 s", "2: 20.0.1.0/24 30.5 tcp of 12 after 5 s"}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Error(d)
 		}
@@ -405,11 +405,11 @@ func TestPassiveScan(t *testing.T) {
 	web.connect(t, netip.MustParseAddr("20.0.2.1"))
 
 	var got []string
-	p, err := newPassive(PassiveOptions{}, nil, func(prefix netip.Prefix, rtt time.Duration, _ time.Time) {
+	p, err := newPassive(PassiveOptions{}, nil, func(prefix netip.Prefix, rtt time.Duration, connections int, _ time.Time) {
 		if rtt > time.Second {
 			t.Errorf("%s: %v on loopback", prefix, rtt)
 		}
-		got = append(got, prefix.String())
+		got = append(got, fmt.Sprint(prefix, " ", connections))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -424,7 +424,7 @@ func TestPassiveScan(t *testing.T) {
 		t.Fatal(err)
 	}
 	slices.Sort(got)
-	if d := cmp.Diff([]string{"20.0.1.0/24", "2a00:1:2:300::/56"}, got); d != "" {
+	if d := cmp.Diff([]string{"20.0.1.0/24 4", "2a00:1:2:300::/56 4"}, got); d != "" {
 		t.Error(d)
 	}
 
@@ -495,7 +495,7 @@ func BenchmarkPassiveDecode(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		c.end(time.Now(), func(netip.Prefix, time.Duration) {})
+		c.end(time.Now(), func(netip.Prefix, time.Duration, int) {})
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/each/datagrams, "ns/socket")
 }
@@ -514,7 +514,7 @@ func BenchmarkPassiveScan(b *testing.B) {
 		web.connect(b, netip.AddrFrom4([4]byte{20, byte(i >> 12), byte(i >> 4), byte(i&15 + 1)}))
 	}
 	values := 0
-	p, err := newPassive(PassiveOptions{}, nil, func(netip.Prefix, time.Duration, time.Time) { values++ })
+	p, err := newPassive(PassiveOptions{}, nil, func(netip.Prefix, time.Duration, int, time.Time) { values++ })
 	if err != nil {
 		b.Fatal(err)
 	}

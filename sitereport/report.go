@@ -101,6 +101,8 @@ type RTT struct {
 	Lost     bool         `json:"lost,omitempty"`
 	Method   string       `json:"method,omitempty"` // of a Resolver: "icmp", "tcp" or "dns"; absent: icmp
 	AgeMS    uint64       `json:"age_ms"`           // how long before the report was sent it was measured
+
+	Connections *uint64 `json:"connections,omitempty"` // with Prefix: how many the round trip is of, at least
 }
 
 // An Answer is what a receiver says to a report. With a status other than 200 only Error is set.
@@ -220,6 +222,9 @@ func (t *RTT) measured() state.RTTSample {
 	}
 	if t.Prefix.IsValid() {
 		m.Resolver, m.Method = t.Prefix.Addr(), state.RTTPassive
+		if t.Connections != nil {
+			m.Connections = int(*t.Connections)
+		}
 	} else {
 		m.Method, _ = state.ParseRTTMethod(t.Method)
 	}

@@ -151,6 +151,8 @@ type RTTSample struct {
 	Lost     bool
 	Age      time.Duration // before the arrival of the report, by the site's own measure
 	Method   RTTMethod
+
+	Connections int // of RTTPassive: how many it is of; 0: not told
 }
 
 // A ReportResult is what the Store tells the sender of a report.

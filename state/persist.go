@@ -170,6 +170,7 @@ type fileRTT struct {
 type fileRow struct {
 	Network netip.Prefix `json:"network"`
 	Values  []fileValue  `json:"values"`
+	Unasked bool         `json:"unasked,omitzero"` // nobody of the network asked here: it is known by its clients
 }
 
 type fileValue struct {
@@ -677,13 +678,13 @@ func (h *health) restore(f *fileHealth, c clock, hasCheck, sameAddress bool) {
 	}
 }
 
-// capture returns what is to be kept of the table: the networks that asked here.
+// capture returns what is to be kept of the table: the networks that asked here, and those that clients were seen of.
 func (t *RTTTable) capture(names map[uint16]string, now time.Time) *fileRTT {
 	f := &fileRTT{header: header{rttFormat, fileVersion, now}}
 	index := map[uint16]int{}
 	moment := t.Moment(now)
 	t.each(func(sl *rttSlot, row *RTTRow) {
-		if sl.owner >= 0 {
+		if _, last := row.Methods(); sl.owner >= 0 && last != RTTPassive {
 			return
 		}
 		var values []fileValue
@@ -710,7 +711,7 @@ func (t *RTTTable) capture(names map[uint16]string, now time.Time) *fileRTT {
 			values = append(values, fv)
 		}
 		if len(values) > 0 {
-			f.Rows = append(f.Rows, fileRow{t.Key(join128(sl.hi, sl.lo).Unmap()), values})
+			f.Rows = append(f.Rows, fileRow{t.Key(join128(sl.hi, sl.lo).Unmap()), values, sl.owner >= 0})
 		}
 	})
 	return f
@@ -722,6 +723,10 @@ func (t *RTTTable) restore(f *fileRTT, sites map[string]*site, now time.Time) {
 	for _, row := range f.Rows {
 		if t.Key(row.Network.Addr()) != row.Network {
 			continue // of other prefix lengths
+		}
+		asked, quota := f.Written, 0
+		if row.Unasked {
+			asked, quota = time.Time{}, t.max
 		}
 		for _, v := range row.Values {
 			if v.Site < 0 || v.Site >= len(f.Sites) || v.AgeMs < 0 || v.AgeMs > keepFor.Milliseconds() {
@@ -736,8 +741,11 @@ func (t *RTTTable) restore(f *fileRTT, sites map[string]*site, now time.Time) {
 			if !ok {
 				continue
 			}
+			if method != RTTPassive {
+				h.lost = max(h.lost, 1)
+			}
 			series := makePoint(method, st.id, 0).series()
-			t.change(st.id, row.Network.Addr(), f.Written, 0, func(r *RTTRow) *RTTRow { return r.put(series, h, t.epoch) })
+			t.change(st.id, row.Network.Addr(), asked, quota, func(r *RTTRow) *RTTRow { return r.put(series, h, t.epoch) })
 		}
 	}
 }
@@ -749,7 +757,7 @@ func (v *fileValue) history(written RTTMoment) (h *rttHistory, ok bool) {
 	}
 	h = &rttHistory{
 		newest: written - RTTMoment(time.Duration(v.AgeMs)*time.Millisecond),
-		level:  time32(v.Level), lost: max(v.Lost, 1), n: uint8(len(v.Samples)),
+		level:  time32(v.Level), lost: v.Lost, n: uint8(len(v.Samples)),
 	}
 	h.tried = h.newest.seconds()
 	for i, us := range v.Samples {

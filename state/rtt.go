@@ -173,6 +173,9 @@ type RTTValue struct {
 	// Of the last probes, up to 15, how many no method had an answer to. RTTPassive has no probes.
 	Probes, Lost int
 
+	// Of RTTPassive, how many connections the newest sample is of, up to 65,535; 0: not told.
+	Connections int
+
 	// What the round trip was on another path, and when the present one was found, with its fourth sample. Before is 0 if
 	// the path was never another one.
 	Before  time.Duration
@@ -290,7 +293,9 @@ func (r *RTTRow) All() []RTTValue {
 		all[i] = RTTValue{
 			SiteID: p.site(), Method: p.method(), RTT: p.rtt(), Newest: r.epoch.Add(time.Duration(h.newest)), Jitter: h.jitter(),
 		}
-		if p.method() != RTTPassive {
+		if p.method() == RTTPassive {
+			all[i].Connections = int(h.lost)
+		} else {
 			all[i].Probes, all[i].Lost = bits.Len16(h.lost)-1, bits.OnesCount16(h.lost)-1
 		}
 		if h.before > 0 {
@@ -336,7 +341,7 @@ func (t *RTTTable) capacity() int { return max(t.max/len(t.shards), 1) }
 // a row only within quota, the number of such rows that one site may have, and never at the expense of another row. One
 // that was lost makes none.
 func (t *RTTTable) add(siteID uint16, s *RTTSample, now, asked time.Time, quota int) {
-	if s.Age < 0 || (s.RTT <= 0 && !s.Lost) {
+	if s.Age < 0 || (s.RTT <= 0 && !s.Lost) || (s.Lost && s.Method == RTTPassive) { // what nobody sent is not lost
 		return
 	}
 	at := t.Moment(now.Add(-s.Age))
@@ -344,7 +349,7 @@ func (t *RTTTable) add(siteID uint16, s *RTTSample, now, asked time.Time, quota 
 		t.change(siteID, s.Resolver, asked, quota, func(row *RTTRow) *RTTRow { return row.without(siteID, at) })
 		return
 	}
-	t.change(siteID, s.Resolver, asked, quota, func(row *RTTRow) *RTTRow { return row.with(siteID, s.Method, s.RTT, at, t.epoch) })
+	t.change(siteID, s.Resolver, asked, quota, func(row *RTTRow) *RTTRow { return row.with(siteID, s, at, t.epoch) })
 }
 
 // change puts another row in the place of the network's present one, or of nil, which it may return then. asked and quota
@@ -561,9 +566,9 @@ func (t *RTTTable) visit(sh *rttShard, visit func(*rttSlot, *RTTRow)) {
 }
 
 // with returns the row with one more sample of the site. r may be nil.
-func (r *RTTRow) with(siteID uint16, method RTTMethod, rtt time.Duration, at RTTMoment, epoch *time.Time) *RTTRow {
-	us := makeTime32(rtt)
-	series := makePoint(method, siteID, 0).series()
+func (r *RTTRow) with(siteID uint16, s *RTTSample, at RTTMoment, epoch *time.Time) *RTTRow {
+	us := makeTime32(s.RTT)
+	series := makePoint(s.Method, siteID, 0).series()
 	var h rttHistory
 	if r != nil {
 		if i, known := r.search(series); known {
@@ -573,10 +578,14 @@ func (r *RTTRow) with(siteID uint16, method RTTMethod, rtt time.Duration, at RTT
 	if h.repeated(us, at) {
 		return r
 	}
-	if method == RTTPassive && time.Duration(at-h.newest) > passiveGap {
+	passive := s.Method == RTTPassive
+	if passive && time.Duration(at-h.newest) > passiveGap {
 		h.forget()
 	}
 	h.add(us, at)
+	if passive {
+		h.lost = uint16(min(s.Connections, math.MaxUint16))
+	}
 	return r.put(series, &h, epoch)
 }
 

@@ -35,7 +35,7 @@ type rttHistory struct {
 	before  time32             // the level before shifted
 	shifted int32              // when another level was there first, in seconds after the epoch; if before is not 0
 	tried   int32              // when the last probe was made, likewise
-	lost    uint16             // a bit for each of the last probes, the last one the lowest; above them a 1
+	lost    uint16             // a bit for each of the last probes, the last one the lowest; above them a 1. Of RTTPassive: connections
 	n       uint8              // samples in use
 	apart   int8               // how many samples running are above the level (-: below) by too much
 }

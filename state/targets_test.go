@@ -276,6 +276,35 @@ func TestPassiveQuota(t *testing.T) {
 	})
 }
 
+// How many connections a value is of is shown, and outlives a restart; a round trip of clients is no probe, and none of
+// theirs is lost.
+func TestPassiveConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := keptIn(t)
+		r := startIn(t, two(usesRTT), dir)
+		want := map[string]int{"203.0.113.1": 12, "203.0.114.1": 65_535, "203.0.115.1": 0}
+		for a, n := range map[string]int{"203.0.113.1": 12, "203.0.114.1": 70_000, "203.0.115.1": 0} {
+			passive, none := sample(a, 30, 0), lost(a)
+			passive.Method, passive.Connections, none.Method = state.RTTPassive, n, state.RTTPassive
+			r.probes("seoul", sample(a, 20, 0), passive, none)
+		}
+		check := func(when string) {
+			t.Helper()
+			table := r.s.Snapshot().RTT
+			for a, n := range want {
+				got := table.Row(table.Key(addr(a))).All()
+				if len(got) != 2 || got[1].Method != state.RTTPassive || got[1].Connections != n || got[1].Probes != 0 || got[0].Probes != 1 || got[0].Lost != 0 {
+					t.Errorf("%s, %s: %+v", when, a, got)
+				}
+			}
+		}
+		check("at first")
+		r.stop()
+		r = startIn(t, two(usesRTT), dir)
+		check("after a restart")
+	})
+}
+
 func TestRTTBlind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, two(usesRTT))

@@ -307,7 +307,10 @@ func showRTT(_ string, v admin.RTTs) string {
 	fmt.Fprintf(&b, "%s, network %s\n", v.Resolver, v.Network)
 	rows := [][]string{{"SITE", "RTT", "METHOD", "AGE", "JITTER", "LOST", "PATH CHANGE"}}
 	for _, s := range v.Sites {
-		lost, path := "-", "-"
+		method, lost, path := s.Method, "-", "-"
+		if s.Connections > 0 {
+			method += fmt.Sprintf(", %d connections", s.Connections)
+		}
 		if s.Probes > 0 {
 			lost = fmt.Sprintf("%d of %d", s.Lost, s.Probes)
 		}
@@ -315,7 +318,7 @@ func showRTT(_ string, v admin.RTTs) string {
 			path = fmt.Sprintf("was %.1f ms until %s", c.BeforeMS, c.Since.Format(time.RFC3339))
 		}
 		rows = append(rows, []string{
-			s.Site, fmt.Sprintf("%.1f ms", s.RTTMS), s.Method, span(time.Duration(s.Age * float64(time.Second))),
+			s.Site, fmt.Sprintf("%.1f ms", s.RTTMS), method, span(time.Duration(s.Age * float64(time.Second))),
 			fmt.Sprintf("%.1f ms", s.Jitter), lost, path,
 		})
 	}
