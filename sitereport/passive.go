@@ -32,7 +32,7 @@ const (
 	passiveLongest = 10
 	passiveAgain   = 8
 	// A value that differs from the last by more than a tenth and passiveStep is sent in each of passiveFollow windows:
-	// gslbd takes the median of five.
+	// gslbd takes the second lowest of five.
 	passiveStep   = time.Millisecond
 	passiveFollow = 5
 	// maxPassiveMin is the most that MinConnections may be: connections are told apart by a set of 64 bits.
