@@ -69,7 +69,7 @@ func (m rtt) keep(q *Query, set []Candidate, row *state.RTTRow) int {
 	}
 	method := first
 	if first < last {
-		method = common(set, row, first, last, oldest)
+		method = common(set, row, last, oldest)
 	}
 	for i := range set {
 		c := &set[i]
@@ -151,31 +151,47 @@ func (m rtt) elsewhere(q *Query, set []Candidate, row *state.RTTRow, oldest stat
 	return keep(set, func(c *Candidate) bool { return c.Member == chosen })
 }
 
-// roundTrip returns the candidate's fresh value by the method, if its site may be believed. A blind site knows the
-// connections of its clients as well as any.
+// roundTrip returns the candidate's fresh value by the method, if its site may be believed.
 func roundTrip(c *Candidate, row *state.RTTRow, method state.RTTMethod, oldest state.RTTMoment) (time.Duration, bool) {
-	if c.Site.Freshness == state.Stale || c.Site.Freshness == state.Dead || (c.Site.RTTBlind && method != state.RTTPassive) {
+	if believed(c)&(1<<method) == 0 {
 		return 0, false
 	}
 	return row.Fresh(c.Member.Site.ID, method, oldest)
 }
 
-// common returns the method by which the candidates are compared where the row has several: passive if two candidates
-// have it, since it is what the users see; else the one that the most have, and of those the first.
-func common(set []Candidate, row *state.RTTRow, first, last state.RTTMethod, oldest state.RTTMoment) state.RTTMethod {
-	best, most := first, 0
-	for method := first; method <= last; method++ {
-		n := 0
-		for i := range set {
-			if _, ok := roundTrip(&set[i], row, method, oldest); ok {
-				n++
-			}
-		}
-		if n > most || (method == state.RTTPassive && n >= 2) {
-			best, most = method, n
+// believed returns by which methods the candidate's site may be believed, as RTTRow.FreshBy does. A blind site knows the
+// connections of its clients as well as any.
+func believed(c *Candidate) uint8 {
+	switch {
+	case c.Site.Freshness == state.Stale || c.Site.Freshness == state.Dead:
+		return 0
+	case c.Site.RTTBlind:
+		return 1 << state.RTTPassive
+	}
+	return 1<<state.RTTMethods - 1
+}
+
+// common returns the method, up to the last, by which the candidates are compared where the row has several: passive if two
+// candidates have it, since it is what the users see; else the one that the most have, and of those the first.
+func common(set []Candidate, row *state.RTTRow, last state.RTTMethod, oldest state.RTTMoment) state.RTTMethod {
+	var have [state.RTTMethods]int
+	for i := range set {
+		c := &set[i]
+		methods := row.FreshBy(c.Member.Site.ID, oldest) & believed(c) & (2<<last - 1)
+		for m := range have {
+			have[m] += int(methods >> m & 1)
 		}
 	}
-	return best
+	if have[state.RTTPassive] >= 2 {
+		return state.RTTPassive
+	}
+	best := 0
+	for m := range have {
+		if have[m] > have[best] {
+			best = m
+		}
+	}
+	return state.RTTMethod(best)
 }
 
 // trace records what was compared, and what was not since it is of another method.

@@ -216,7 +216,7 @@ func unknown(method string) bool {
 }
 
 // Queue asks for one probe of addr by the given methods, or by those of the options; the first that has an answer
-// counts. Those that it does not know are left out, since who asks may be of a later release. An address that is queued or
+// counts. Those that it does not know are left out, since who asks may be of a later release, and so are repetitions. An address that is queued or
 // in flight already is not queued twice, which is true as well. False means that there will be no Result: the queue is
 // full, no method is known, or the address is none of a single host.
 func (p *Prober) Queue(addr netip.Addr, methods ...string) bool {
@@ -228,8 +228,13 @@ func (p *Prober) Queue(addr netip.Addr, methods ...string) bool {
 	if len(methods) == 0 {
 		methods = p.methods
 	}
-	methods = slices.DeleteFunc(slices.Clone(methods), unknown)
-	if len(methods) == 0 {
+	var order []string
+	for _, m := range methods {
+		if !unknown(m) && !slices.Contains(order, m) {
+			order = append(order, m)
+		}
+	}
+	if len(order) == 0 {
 		return false
 	}
 	p.mu.Lock()
@@ -238,10 +243,10 @@ func (p *Prober) Queue(addr netip.Addr, methods ...string) bool {
 		return true
 	}
 	if len(p.active) >= p.maxQueue {
-		p.counters.add(methods[0], dropped)
+		p.counters.add(order[0], dropped)
 		return false
 	}
-	t := &target{addr: addr, methods: methods, best: -1}
+	t := &target{addr: addr, methods: order, best: -1}
 	p.active[addr] = t
 	p.queue = append(p.queue, t)
 	select {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -276,12 +277,15 @@ func TestProberQueue(t *testing.T) {
 		{"fe80::1%lo", nil, false},
 		{"255.255.255.255", nil, false},
 		{"127.0.0.2", []string{"traceroute"}, false},
-		{"127.0.0.2", []string{"traceroute", "dns"}, true},
+		{"127.0.0.2", []string{"traceroute", "dns", "dns"}, true},
 		{"127.0.0.3", nil, false}, // full
 	} {
 		if got := p.Queue(netip.MustParseAddr(step.addr), step.methods...); got != step.want {
 			t.Errorf("Queue(%s, %q) = %v", step.addr, step.methods, got)
 		}
+	}
+	if got := p.active[netip.MustParseAddr("127.0.0.2")].methods; !slices.Equal(got, []string{"dns"}) {
+		t.Errorf("methods %q", got)
 	}
 	if p.Queue(netip.Addr{}) {
 		t.Error("the zero address was queued")

@@ -93,10 +93,11 @@ const (
 	RTTTCP                      // TCP connection to a resolver's port 53
 	RTTDNS                      // DNS query to a resolver
 	RTTPassive                  // connections of real clients
-	rttMethods
+
+	RTTMethods // their number
 )
 
-var rttMethodNames = [rttMethods]string{"icmp", "tcp", "dns", "passive"}
+var rttMethodNames = [RTTMethods]string{"icmp", "tcp", "dns", "passive"}
 
 // String returns "icmp", "tcp", "dns" or "passive".
 func (m RTTMethod) String() string { return rttMethodNames[m] }
@@ -278,6 +279,18 @@ func (r *RTTRow) Fresh(siteID uint16, method RTTMethod, after RTTMoment) (time.D
 		}
 	}
 	return 0, false
+}
+
+// FreshBy returns by which methods the site has values whose newest samples were measured after the moment: the bit 1<<m for
+// the method m.
+func (r *RTTRow) FreshBy(siteID uint16, after RTTMoment) uint8 {
+	var methods uint8
+	for i, p := range r.points {
+		if p.site() == siteID && (r.oldest > after || r.history[i].newest > after) {
+			methods |= 1 << p.method()
+		}
+	}
+	return methods
 }
 
 // Methods returns the first and the last method that the row has values of. Mostly they are the same. r must not be nil.

@@ -109,7 +109,7 @@ type probe struct {
 	queued bool // it stands in the site's queue
 	at     time.Time
 	ok     bool      // the result at at
-	method RTTMethod // if ok, what was answered; rttMethods: forgotten
+	method RTTMethod // if ok, what was answered; RTTMethods: forgotten
 }
 
 // probe returns what the site did, or nil if it was never to probe t.
@@ -150,7 +150,7 @@ func (t *target) leadOver(now time.Time) {
 	}
 	t.lead = 0
 	for i := range t.probes {
-		t.probes[i].method = rttMethods
+		t.probes[i].method = RTTMethods
 	}
 }
 
