@@ -403,7 +403,7 @@ func TestRTT(t *testing.T) {
 			synctest.Wait()
 		}
 		for site, rtt := range map[string]time.Duration{"seoul": 200 * time.Millisecond, "virginia": 30 * time.Millisecond} {
-			h.report(&state.Report{Site: site, RTTs: []state.RTTSample{{Resolver: addr("203.0.113.53"), RTT: rtt, Method: "icmp"}}})
+			h.report(&state.Report{Site: site, RTTs: []state.RTTSample{{Resolver: addr("203.0.113.53"), RTT: rtt}}})
 		}
 		var v admin.RTTs
 		h.get("/v1/rtt?resolver=203.0.113.53", &v)
@@ -412,7 +412,9 @@ func TestRTT(t *testing.T) {
 		}
 		want := admin.RTTs{
 			Resolver: addr("203.0.113.53"), Network: netip.MustParsePrefix("203.0.113.0/24"),
-			Sites: []admin.SiteRTT{{Site: "virginia", RTTMS: 30}, {Site: "seoul", RTTMS: 200}},
+			Sites: []admin.SiteRTT{
+				{Site: "virginia", Method: "icmp", RTTMS: 30, Probes: 1}, {Site: "seoul", Method: "icmp", RTTMS: 200, Probes: 1},
+			},
 		}
 		if d := cmp.Diff(want, v, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
 			t.Error(d)

@@ -230,11 +230,25 @@ type RTTs struct {
 	Sites    []SiteRTT    `json:"sites"`   // the nearest first; sites without samples are absent
 }
 
-// A SiteRTT is the round trip from one site.
+// A SiteRTT is the round trip from one site by one method.
 type SiteRTT struct {
-	Site  string  `json:"site"`
-	RTTMS float64 `json:"rtt_ms"`      // median of the last samples
-	Age   float64 `json:"age_seconds"` // of the newest of them
+	Site   string  `json:"site"`
+	Method string  `json:"method"`      // icmp, tcp, dns or passive; values of different methods are not compared
+	RTTMS  float64 `json:"rtt_ms"`      // the second lowest of the last 5 samples; of fewer than 3 the lowest
+	Age    float64 `json:"age_seconds"` // of the newest of them
+	Jitter float64 `json:"jitter_ms"`   // mean difference between one of them and the next
+	Probes int     `json:"probes"`      // of which it is known whether they were lost, up to 15; 0 for passive
+	Lost   int     `json:"lost"`        // of these
+
+	Connections int `json:"connections,omitempty"` // passive: how many the newest sample is of, at least; absent: not told
+
+	PathChange *PathChange `json:"path_change,omitempty"` // the last one that was seen
+}
+
+// A PathChange is a step of a round trip that stayed.
+type PathChange struct {
+	Since    time.Time `json:"since"`     // when it was found, by four probes
+	BeforeMS float64   `json:"before_ms"` // what the round trip was
 }
 
 func (s *Server) rtt(w http.ResponseWriter, req *http.Request) {
@@ -268,21 +282,25 @@ func (s *Server) rtt(w http.ResponseWriter, req *http.Request) {
 // siteRTTs returns the round trips of a network, the shortest first. There may be no row.
 func siteRTTs(snap *state.Snapshot, row *state.RTTRow, now time.Time) []SiteRTT {
 	all := []SiteRTT{}
-	if row == nil {
-		return all
-	}
-	for _, site := range snap.Sites {
-		if t, ok := row.Of(site.ID); ok {
-			all = append(all, SiteRTT{
-				Site:  site.Name,
-				RTTMS: float64(t.RTT) / float64(time.Millisecond),
-				Age:   max(0, now.Sub(t.Newest).Seconds()),
-			})
+	for _, t := range row.All() {
+		i := slices.IndexFunc(snap.Sites, func(s *state.Site) bool { return s.ID == t.SiteID })
+		if i < 0 {
+			continue
 		}
+		s := SiteRTT{
+			Site: snap.Sites[i].Name, Method: t.Method.String(), RTTMS: inMS(t.RTT), Age: max(0, now.Sub(t.Newest).Seconds()),
+			Jitter: inMS(t.Jitter), Probes: t.Probes, Lost: t.Lost, Connections: t.Connections,
+		}
+		if t.Before > 0 {
+			s.PathChange = &PathChange{t.Shifted, inMS(t.Before)}
+		}
+		all = append(all, s)
 	}
 	slices.SortStableFunc(all, func(a, b SiteRTT) int { return cmp.Compare(a.RTTMS, b.RTTMS) })
 	return all
 }
+
+func inMS(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // maxMatrix is how many networks an RTTMatrix has.
 const maxMatrix = 50

@@ -142,9 +142,9 @@ func TestLoadsOfTheLastHour(t *testing.T) {
 func TestRTTMatrix(t *testing.T) {
 	in(t, nil, func(t *testing.T, h *house) {
 		for i := range 60 {
-			h.report(&state.Report{Site: "seoul", RTTs: []state.RTTSample{{Resolver: netip.AddrFrom4([4]byte{203, 0, byte(i), 53}), RTT: time.Duration(i+1) * time.Millisecond, Method: "icmp"}}})
+			h.report(&state.Report{Site: "seoul", RTTs: []state.RTTSample{{Resolver: netip.AddrFrom4([4]byte{203, 0, byte(i), 53}), RTT: time.Duration(i+1) * time.Millisecond}}})
 		}
-		h.report(&state.Report{Site: "virginia", RTTs: []state.RTTSample{{Resolver: addr("203.0.59.1"), RTT: time.Millisecond, Method: "icmp"}}})
+		h.report(&state.Report{Site: "virginia", RTTs: []state.RTTSample{{Resolver: addr("203.0.59.1"), RTT: time.Millisecond}}})
 		var m admin.RTTMatrix
 		h.get("/v1/rtt", &m)
 		if m.Known != 60 || len(m.Networks) != 50 {

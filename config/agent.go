@@ -22,6 +22,7 @@ type Agent struct {
 	Interval time.Duration `mapstructure:"interval" default:"5s" min:"1s" max:"1m"`
 
 	RTT            AgentRTT             `mapstructure:"rtt"`
+	PassiveRTT     PassiveRTT           `mapstructure:"passive_rtt"`
 	Draining       AgentDraining        `mapstructure:"draining"`
 	HAProxy        []HAProxy            `mapstructure:"haproxy" size:"64"`
 	VirtualServers []AgentVirtualServer `mapstructure:"virtual_servers" size:"1000"`
@@ -47,9 +48,22 @@ type AgentRTT struct {
 	Enabled bool `mapstructure:"enabled" default:"true"`
 	// Rate is the most probes a second, of three packets each. 1 to 3000, default 200: 10,000 resolvers in a minute.
 	Rate int `mapstructure:"rate" default:"200" min:"1" max:"3000" unit:"probes a second"`
-	// Methods are tried in this order, and the first that answers counts: icmp, dns. Default [icmp]. Where rtt.methods of
+	// Methods are tried in this order, and the first that answers counts: icmp, tcp, dns. Default [icmp]. Where rtt.methods of
 	// gslbd asks for more than icmp, it counts in their place.
-	Methods []string `mapstructure:"methods" default:"icmp" enum:"icmp|dns"`
+	Methods []string `mapstructure:"methods" default:"icmp" enum:"icmp|tcp|dns"`
+}
+
+// PassiveRTT says whether and how the agent takes round trips from the connections of the load balancer's own clients.
+type PassiveRTT struct {
+	// Enabled says whether the agent reads them off the kernel's TCP sockets. Default false.
+	Enabled bool `mapstructure:"enabled"`
+	// Interval is the least time between two scans; one waits longer where they would take more than 10 % of a core.
+	// 5s to 1m, default 30s.
+	Interval time.Duration `mapstructure:"interval" default:"30s" min:"5s" max:"1m"`
+	// MinConnections is of how many different connections of a network, /24 or /56, at least a value is made. 1 to 32, default 3.
+	MinConnections int `mapstructure:"min_connections" default:"3" min:"1" max:"32" unit:"connections"`
+	// MaxPrefixes is the most networks kept; those with the most connections are. 1 to 20000, default 10000.
+	MaxPrefixes int `mapstructure:"max_prefixes" default:"10000" min:"1" max:"20000" unit:"networks"`
 }
 
 // AgentDraining says what the agent may do at the load balancer. All else that it does is reading.

@@ -493,8 +493,9 @@ func TestAgentFile(t *testing.T) {
 	}
 	want := &config.Agent{
 		Site: "seoul", Agent: "lb1", Interval: 5 * time.Second,
-		Servers: []string{"http://192.0.2.1:8054", "https://gslbd2.example.com"},
-		RTT:     config.AgentRTT{Enabled: true, Rate: 200, Methods: []string{"icmp"}},
+		Servers:    []string{"http://192.0.2.1:8054", "https://gslbd2.example.com"},
+		RTT:        config.AgentRTT{Enabled: true, Rate: 200, Methods: []string{"icmp"}},
+		PassiveRTT: config.PassiveRTT{Interval: 30 * time.Second, MinConnections: 3, MaxPrefixes: 10_000},
 		HAProxy: []config.HAProxy{
 			{Socket: "/run/haproxy/admin.sock", Timeout: 2 * time.Second, VirtualServers: []config.HAProxyVirtualServer{
 				{Name: "web", Frontend: "fe-https", Backend: "be-app", Address: netip.MustParseAddr("203.0.113.10"), Port: 443, Protocol: "tcp"},

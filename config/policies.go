@@ -28,6 +28,9 @@ type Step struct {
 	MaxAge time.Duration `mapstructure:"max_age" default:"10m" min:"1s" max:"24h" for:"rtt"`
 	// RequireData rejects candidates without a fresh round trip in place of keeping them. Default false.
 	RequireData bool `mapstructure:"require_data" default:"false" for:"rtt"`
+	// Explore is the share of client networks that are sent, for a minute at a time, elsewhere than what the round trips of
+	// their own connections say, so that other sites are measured too. 0% to 50%, default 0%; held as 0.05.
+	Explore float64 `mapstructure:"explore" default:"0%" min:"0%" max:"50%" as:"percent" for:"rtt"`
 	// Levels are the levels of geo in their order. Default [override, distance, subdivision, country, continent].
 	Levels []string `mapstructure:"levels" default:"override,distance,subdivision,country,continent" enum:"override|distance|subdivision|country|continent" for:"geo"`
 	// ToleranceKm is how much farther than the nearest a site may be, in kilometres. 0 to 20038, default 100.

@@ -7,8 +7,8 @@ import (
 
 // RTT is the section rtt: measuring round trips from the sites to the resolvers that ask.
 type RTT struct {
-	// Methods are tried in this order, and the first that answers counts: icmp, dns. Default [icmp].
-	Methods []string `mapstructure:"methods" default:"icmp" enum:"icmp|dns"`
+	// Methods are tried in this order, and the first that answers counts: icmp, tcp, dns. Default [icmp].
+	Methods []string `mapstructure:"methods" default:"icmp" enum:"icmp|tcp|dns"`
 	// Prefix says how wide a network shares its round trips.
 	Prefix RTTPrefix `mapstructure:"prefix"`
 	// Refresh is the least time between two probes of a site to a resolver. 10s to 24h, default 5m.

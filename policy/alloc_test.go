@@ -31,6 +31,7 @@ func busy(t testing.TB, n int) *world {
 		}
 		w.place(m.Name, "AS", "KR", 37+float64(i)/1000, 127)
 		w.rtt(m.Name, "20.1.2.3", 30*ms, 0)
+		w.rttBy(state.RTTPassive, m.Name, "20.1.2.0", 30*ms, 0)
 	}
 	w.overrides(t, geo.Override{Prefix: prefixOf("20.0.0.0/8"), Location: geo.Location{
 		Continent: "AS", Country: "KR", Latitude: 37, Longitude: 127, HasCoordinates: true,
@@ -58,6 +59,7 @@ func TestDecideAllocatesNothing(t *testing.T) {
 	for _, method := range []string{"static=weighted", "static=hash", "static=ordered"} {
 		check(method, busy(t, 40), build(t, method))
 	}
+	check("exploring", busy(t, 5), exploring(t, 1, nil))
 	w := busy(t, 5)
 	w.Service.Answers = 5
 	check("the default chain", w, build(t, defaultChain...))

@@ -21,6 +21,7 @@ type StepOptions struct {
 	ToleranceRate float64       // connection-load: the same, in sessions per second
 	MaxAge        time.Duration // rtt: how old the newest sample may be
 	RequireData   bool          // rtt: rejects candidates without fresh data
+	Explore       float64       // rtt: share of client networks sent elsewhere than what their own round trips say, 0..1
 	Levels        []string      // geo: override, distance, subdivision, country, continent, in any order, each at most once
 	ToleranceKm   float64       // geo: kilometres beyond the nearest that distance keeps
 	Limit         float64       // connection-load: new sessions per second; 0: off

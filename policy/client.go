@@ -91,6 +91,7 @@ const (
 	saltShed
 	saltSlowStart
 	saltStage
+	saltExplore
 )
 
 // drawn returns a number in [0, 1) that is fixed for the client's network, what it is drawn for (the hash of a member's

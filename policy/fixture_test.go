@@ -200,7 +200,11 @@ func members(list []policy.TraceMember) string {
 
 // rtt makes known a round trip from a site to a resolver, measured so long ago.
 func (w *world) rtt(site, resolver string, rtt, age time.Duration) {
-	sample := state.RTTSample{Resolver: netip.MustParseAddr(resolver), RTT: rtt, Age: age}
+	w.rttBy(state.RTTICMP, site, resolver, rtt, age)
+}
+
+func (w *world) rttBy(method state.RTTMethod, site, resolver string, rtt, age time.Duration) {
+	sample := state.RTTSample{Resolver: netip.MustParseAddr(resolver), RTT: rtt, Age: age, Method: method}
 	w.snapshot.RTT.Add(w.at(site).ID, []state.RTTSample{sample}, now)
 }
 

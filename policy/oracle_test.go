@@ -20,7 +20,8 @@ import (
 type naive struct {
 	w      *world
 	f      state.Family
-	client netip.Addr
+	client netip.Addr // an address of the ECS prefix, or the LDNS
+	ecs    bool
 	place  struct {
 		site string
 		at   *state.Location
@@ -225,12 +226,27 @@ func (n *naive) metric(o policy.StepOptions, set group) group {
 		},
 			func(v, lowest float64) bool { return v <= lowest+0.1 })
 	case "rtt":
-		value := func(m *state.Member) (float64, bool) {
-			t := n.w.snapshot.RTT
-			v, ok := t.Row(t.Key(n.client)).Of(m.Site.ID)
-			usable := n.w.snapshot.SiteOf(m).Freshness == state.Fresh || n.w.snapshot.SiteOf(m).Freshness == state.NeverReported
-			return float64(v.RTT), ok && usable && !n.w.snapshot.SiteOf(m).RTTBlind && now.Sub(v.Newest) < o.MaxAge
+		t := n.w.snapshot.RTT
+		by := func(m *state.Member, method state.RTTMethod) (float64, bool) {
+			s := n.w.snapshot.SiteOf(m)
+			usable := s.Freshness == state.Fresh || s.Freshness == state.NeverReported
+			for _, v := range t.Row(t.Key(n.client)).All() {
+				if v.SiteID == m.Site.ID && v.Method == method && (method != state.RTTPassive || n.ecs) {
+					return float64(v.RTT), usable && (!s.RTTBlind || method == state.RTTPassive) && now.Sub(v.Newest) < o.MaxAge
+				}
+			}
+			return 0, false
 		}
+		having := func(method state.RTTMethod) int {
+			return len(where(set, func(m *state.Member) bool { _, ok := by(m, method); return ok }))
+		}
+		// The first of those that the most have; but passive, if two have it.
+		methods := []state.RTTMethod{state.RTTICMP, state.RTTTCP, state.RTTDNS, state.RTTPassive}
+		sort.SliceStable(methods, func(i, j int) bool { return having(methods[i]) > having(methods[j]) })
+		if having(state.RTTPassive) >= 2 {
+			methods[0] = state.RTTPassive
+		}
+		value := func(m *state.Member) (float64, bool) { return by(m, methods[0]) }
 		good := func(v, lowest float64) bool {
 			return v <= lowest*(1+o.Tolerance) || v <= lowest+float64(o.ToleranceAbs)
 		}
@@ -385,8 +401,12 @@ func checkAgainstNaive(t *testing.T, d dice) {
 	c := buildOptions(t, steps...)
 	q := w.query()
 	q.LDNS, q.Family = netip.MustParseAddr("20.1.2.9"), one(d, state.V4, state.V6)
-	place := w.snapshot.Geo.Lookup(q.LDNS)
 	n := &naive{w: w, f: q.Family, client: q.LDNS, steps: steps}
+	if rare(d, 2) {
+		q.LDNS, q.ECS = netip.MustParseAddr("8.8.8.8"), prefixOf("20.1.2.0/24")
+		n.client, n.ecs = q.ECS.Addr(), true
+	}
+	place := w.snapshot.Geo.Lookup(n.client)
 	n.place.site, n.place.at = place.Site, place.Location
 
 	var got, traced policy.Decision
@@ -579,12 +599,18 @@ func TestScopeIsTrue(t *testing.T) {
 			m.Recovered[state.V4] = one(rng, time.Time{}, now.Add(-20*time.Second))
 			for _, b := range bases[:1+rng.IntN(len(bases))] {
 				if rare(rng, 3) {
-					w.rtt(m.Name, b, one(rng, 20*ms, 100*ms), 0)
+					w.rttBy(one(rng, state.RTTICMP, state.RTTPassive), m.Name, b, one(rng, 20*ms, 100*ms), 0)
 				}
 			}
 		}
 		w.overrides(t, randomOverrides(rng, bases)...)
-		c := buildOptions(t, randomChain(rng, "hash", "ordered", "round-robin")...)
+		steps := randomChain(rng, "hash", "ordered", "round-robin")
+		for i := range steps {
+			if steps[i].Metric == "rtt" {
+				steps[i].Explore = one(rng, 0, 0.5)
+			}
+		}
+		c := buildOptions(t, steps...)
 
 		q := w.query()
 		q.LDNS, q.Turn = netip.MustParseAddr(one(rng, "20.1.2.9", "8.8.8.8")), uint64(rng.IntN(9))

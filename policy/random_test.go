@@ -70,8 +70,9 @@ func randomWorld(d dice) *world {
 		s.HasSessions, s.SessionsLimit, s.Sessions = !rare(d, 4), one[uint64](d, 0, 1000, 1000), one[uint64](d, 0, 80, 500, 2000)
 		s.HasLoad = s.HasSessions
 		s.RTTBlind = rare(d, 8)
-		for range d.IntN(2) {
-			w.rtt(m.Name, "20.1.2.3", one(d, 20*ms, 21*ms, 30*ms, 200*ms), one(d, 0, 9*time.Minute, 11*time.Minute))
+		for range d.IntN(4) {
+			method := one(d, state.RTTICMP, state.RTTICMP, state.RTTTCP, state.RTTDNS, state.RTTPassive)
+			w.rttBy(method, m.Name, "20.1.2.3", one(d, 20*ms, 21*ms, 30*ms, 200*ms), one(d, 0, 9*time.Minute, 11*time.Minute))
 		}
 		if !rare(d, 4) {
 			s.Location = geo.NewLocation(geo.Location{

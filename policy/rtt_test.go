@@ -90,6 +90,101 @@ func TestRTT(t *testing.T) {
 			kept: "b=30.0 ms c(no data) | a=200.0 ms", verdict: "narrowed", note: "ldns 8.8.8.8",
 		},
 		{
+			name: "only values of one method are compared", set: func(w *world) {
+				w.rttBy(state.RTTDNS, "a", "8.8.8.8", 20*ms, 0)
+				w.rtt("b", "8.8.8.8", 30*ms, 0)
+				w.rtt("c", "8.8.8.8", 80*ms, 0)
+			},
+			kept: "a(20.0 ms by dns only: no data) b=30.0 ms | c=80.0 ms", verdict: "narrowed", note: "ldns 8.8.8.8, by icmp",
+		},
+		{
+			name: "the method that the most have", set: func(w *world) {
+				w.rtt("a", "8.8.8.8", 20*ms, 0)
+				w.rtt("b", "8.8.8.8", 30*ms, 0)
+				w.rttBy(state.RTTDNS, "a", "8.8.8.8", 95*ms, 0)
+				w.rttBy(state.RTTDNS, "b", "8.8.8.8", 41*ms, 0)
+				w.rttBy(state.RTTDNS, "c", "8.8.8.8", 40*ms, 0)
+			},
+			kept: "b=41.0 ms c=40.0 ms | a=95.0 ms", verdict: "narrowed", note: "ldns 8.8.8.8, by dns",
+		},
+		{
+			name: "of two that as many have, the first", set: func(w *world) {
+				for _, m := range []state.RTTMethod{state.RTTDNS, state.RTTTCP} {
+					w.rttBy(m, "a", "8.8.8.8", 10*time.Duration(m)*ms, 0)
+					w.rttBy(m, "b", "8.8.8.8", 90*time.Duration(m)*ms, 0)
+				}
+			},
+			kept: "a=10.0 ms c(no data) | b=90.0 ms", verdict: "narrowed", note: "ldns 8.8.8.8, by tcp",
+		},
+		{
+			name: "no two of one method", set: func(w *world) {
+				w.rtt("a", "8.8.8.8", 30*ms, 0)
+				w.rttBy(state.RTTDNS, "b", "8.8.8.8", 60*ms, 0)
+				w.rttBy(state.RTTTCP, "c", "8.8.8.8", 90*ms, 0)
+			},
+			kept: "a=30.0 ms b(60.0 ms by dns only: no data) c(90.0 ms by tcp only: no data) | ", verdict: "abstained", note: "ldns 8.8.8.8, by icmp",
+		},
+		{
+			name: "too old values of a method do not count for it", set: func(w *world) {
+				for _, m := range []string{"a", "b", "c"} {
+					w.rtt(m, "8.8.8.8", 10*ms, 11*time.Minute)
+				}
+				w.rttBy(state.RTTDNS, "a", "8.8.8.8", 95*ms, 0)
+				w.rttBy(state.RTTDNS, "b", "8.8.8.8", 41*ms, 0)
+			},
+			kept: "b=41.0 ms c(no data) | a=95.0 ms", verdict: "narrowed", note: "ldns 8.8.8.8, by dns",
+		},
+		{
+			name: "what the users see comes first", set: func(w *world) {
+				w.rtt("a", "20.1.2.3", 10*ms, 0)
+				w.rtt("b", "20.1.2.3", 20*ms, 0)
+				w.rtt("c", "20.1.2.3", 30*ms, 0)
+				w.rttBy(state.RTTPassive, "b", "20.1.2.0", 90*ms, 0)
+				w.rttBy(state.RTTPassive, "c", "20.1.2.0", 50*ms, 0)
+			},
+			query: ecs("20.1.2.0/24"),
+			kept:  "a(10.0 ms by icmp only: no data) c=50.0 ms | b=90.0 ms", verdict: "narrowed", note: "ecs 20.1.2.0/24, by passive",
+		},
+		{
+			name: "but not what the users of one site see", set: func(w *world) {
+				w.rtt("a", "20.1.2.3", 10*ms, 0)
+				w.rtt("b", "20.1.2.3", 20*ms, 0)
+				w.rttBy(state.RTTPassive, "c", "20.1.2.0", 50*ms, 0)
+			},
+			query: ecs("20.1.2.0/24"),
+			kept:  "a=10.0 ms c(50.0 ms by passive only: no data) | b=20.0 ms", verdict: "narrowed", note: "ecs 20.1.2.0/24, by icmp",
+		},
+		{
+			name: "a blind site knows its clients", set: func(w *world) {
+				w.rtt("a", "8.8.8.8", 10*ms, 0)
+				for _, m := range []string{"a", "b"} {
+					w.rttBy(state.RTTPassive, m, "8.8.8.0", 50*ms, 0)
+				}
+				w.rttBy(state.RTTPassive, "c", "8.8.8.0", 90*ms, 0)
+				w.at("a").RTTBlind = true
+			},
+			query: ecs("8.8.8.0/24"),
+			kept:  "a=50.0 ms b=50.0 ms | c=90.0 ms", verdict: "narrowed", note: "ecs 8.8.8.0/24, by passive",
+		},
+		{
+			name: "what users beside the resolver see says nothing of its clients", set: func(w *world) {
+				for i, m := range []string{"a", "b", "c"} {
+					w.rttBy(state.RTTPassive, m, "8.8.8.0", time.Duration(90-i*40)*ms, 0)
+				}
+			},
+			kept: "a(no data) b(no data) c(no data) | ", verdict: "abstained", note: "ldns 8.8.8.8",
+		},
+		{
+			name: "nor does it stand in for a site that does not reach it", set: func(w *world) {
+				w.rtt("a", "8.8.8.8", 30*ms, 0)
+				w.rtt("b", "8.8.8.8", 60*ms, 0)
+				for _, m := range []string{"a", "b", "c"} {
+					w.rttBy(state.RTTPassive, m, "8.8.8.0", 10*ms, 0)
+				}
+			},
+			kept: "a=30.0 ms c(no data) | b=60.0 ms", verdict: "narrowed", note: "ldns 8.8.8.8, by icmp",
+		},
+		{
 			name: "a stale and a dead site", set: func(w *world) {
 				for _, n := range []string{"a", "b", "c"} {
 					w.rtt(n, "8.8.8.8", 30*ms, 0)

@@ -21,8 +21,12 @@ import (
 // The methods of a Prober.
 const (
 	MethodICMP = "icmp" // an ICMP echo
+	MethodTCP  = "tcp"  // a connection to port 53, which is reset as soon as it is there
 	MethodDNS  = "dns"  // a query for the name servers of the root, to port 53, without recursion
 )
+
+// dnsPort is where resolvers are asked.
+const dnsPort = 53
 
 const (
 	// tick is how often packets are sent while there are any, and burst the time whose packets leave together at most,
@@ -73,12 +77,15 @@ type ProberOptions struct {
 	Log *zap.Logger // nil: none
 }
 
-// A Prober measures round trips to any number of addresses through one ICMP socket a family and eight UDP sockets.
+// A Prober measures round trips to any number of addresses through one ICMP socket a family and eight UDP sockets; by TCP
+// with up to 1,000 connections a family at a time.
 //
 // The time of receipt is the kernel's, the time of sending the wall clock just before the system call: on loopback the
 // result is some 10 to 30 us, and a busy process does not lengthen it. Of a probe's packets the best counts, since
 // everything that disturbs a packet makes it later. Where the wall clock was set meanwhile, which shows against the
 // monotonic clock, the monotonic time until this process saw the answer is taken instead: up to some milliseconds more.
+// Of a TCP connection it is the kernel's own measure, from its SYN to the SYN-ACK. A reset measures the way as well, but
+// only by that monotonic time.
 //
 // An answer counts if it comes from the address that was asked and carries what only the asked could know: a random
 // payload of 16 bytes, or a DNS id and port. Later copies of it are ignored. ICMP errors that quote a packet make it
@@ -135,7 +142,7 @@ type socketKey struct {
 // A flightKey finds the packet that an answer belongs to.
 type flightKey struct {
 	socket *socket
-	id     uint16 // the echo's sequence number or the query's id
+	id     int // the echo's sequence number, the query's id, or the connection's descriptor
 }
 
 // A flight is a packet that has no answer yet.
@@ -159,7 +166,7 @@ func NewProber(opts ProberOptions) (*Prober, error) {
 		epoch: time.Now(),
 		wake:  make(chan struct{}, 1),
 		counters: newCounters("gslb_agent_probes_total", "Probes of the round trip to resolvers, by method and result.",
-			[numResults]string{"answered", "lost", "unrunnable", "dropped"}, MethodICMP, MethodDNS),
+			[numResults]string{"answered", "lost", "unrunnable", "dropped"}, MethodICMP, MethodTCP, MethodDNS),
 		active:  map[netip.Addr]*target{},
 		flights: map[flightKey]*flight{},
 		sockets: map[socketKey][]*socket{},
@@ -186,8 +193,8 @@ func NewProber(opts ProberOptions) (*Prober, error) {
 		p.log = zap.NewNop()
 	}
 	switch {
-	case !known(p.methods):
-		return nil, fmt.Errorf("probes: methods %q: must be of icmp and dns", p.methods)
+	case slices.ContainsFunc(p.methods, unknown):
+		return nil, fmt.Errorf("probes: methods %q: must be of icmp, tcp and dns", p.methods)
 	case p.count < 1 || p.count > maxCount:
 		return nil, fmt.Errorf("probes: count %d: must be 1 to %d", p.count, maxCount)
 	case p.timeout < 0 || p.timeout > 5*time.Second:
@@ -205,27 +212,31 @@ func NewProber(opts ProberOptions) (*Prober, error) {
 	return p, nil
 }
 
-// known says whether all methods are known.
-func known(methods []string) bool {
-	for _, m := range methods {
-		if m != MethodICMP && m != MethodDNS {
-			return false
-		}
-	}
-	return true
+func unknown(method string) bool {
+	return method != MethodICMP && method != MethodTCP && method != MethodDNS
 }
 
 // Queue asks for one probe of addr by the given methods, or by those of the options; the first that has an answer
-// counts. An address that is queued or in flight already is not queued twice, which is true as well. False means that
-// there will be no Result: the queue is full, a method is unknown, or the address is none of a single host.
+// counts. Those that it does not know are left out, since who asks may be of a later release, and so are repetitions. An address that is queued or
+// in flight already is not queued twice, which is true as well. False means that there will be no Result: the queue is
+// full, no method is known, or the address is none of a single host.
 func (p *Prober) Queue(addr netip.Addr, methods ...string) bool {
 	addr = addr.Unmap()
 	broadcast := addr == netip.AddrFrom4([4]byte{255, 255, 255, 255})
-	if !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() || addr.Zone() != "" || broadcast || !known(methods) {
+	if !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() || addr.Zone() != "" || broadcast {
 		return false
 	}
 	if len(methods) == 0 {
 		methods = p.methods
+	}
+	var order []string
+	for _, m := range methods {
+		if !unknown(m) && !slices.Contains(order, m) {
+			order = append(order, m)
+		}
+	}
+	if len(order) == 0 {
+		return false
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -233,10 +244,10 @@ func (p *Prober) Queue(addr netip.Addr, methods ...string) bool {
 		return true
 	}
 	if len(p.active) >= p.maxQueue {
-		p.counters.add(methods[0], dropped)
+		p.counters.add(order[0], dropped)
 		return false
 	}
-	t := &target{addr: addr, methods: append([]string(nil), methods...), best: -1}
+	t := &target{addr: addr, methods: order, best: -1}
 	p.active[addr] = t
 	p.queue = append(p.queue, t)
 	select {
@@ -254,11 +265,16 @@ func (p *Prober) Collect(ch chan<- prometheus.Metric) { p.counters.collect(ch) }
 
 // Run sends and receives until ctx ends, and then returns nil; what is queued or in flight is forgotten. It is called
 // once. When no ICMP socket may be opened it fails with [ErrNotPermitted] and what to permit, unless the methods of the
-// options have dns beside it. A family that this machine does not have is logged once, and its targets are counted as
+// options have another beside it. A family that this machine does not have is logged once, and its targets are counted as
 // unrunnable and get no Result: that nothing was sent says nothing about them.
 func (p *Prober) Run(ctx context.Context) error {
 	all, err := p.open()
 	defer func() {
+		p.mu.Lock()
+		for _, t := range p.active {
+			p.closeLocked(t)
+		}
+		p.mu.Unlock()
 		for _, s := range all {
 			s.close()
 		}
@@ -268,7 +284,11 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, s := range all {
-		group.Go(func() error { return p.receive(s) })
+		if s.method == MethodTCP {
+			group.Go(func() error { return p.settle(s) })
+		} else {
+			group.Go(func() error { return p.receive(s) })
+		}
 	}
 	group.Go(func() error {
 		p.send(ctx)
@@ -306,9 +326,14 @@ func (p *Prober) open() (all []*socket, err error) {
 			p.sockets[key] = append(p.sockets[key], s)
 			all = append(all, s)
 		}
+		if s, err = openTCP(v6); err != nil {
+			return all, err
+		}
+		p.sockets[socketKey{MethodTCP, v6}] = []*socket{s}
+		all = append(all, s)
 	}
 	icmp := len(p.sockets[socketKey{MethodICMP, false}]) + len(p.sockets[socketKey{MethodICMP, true}])
-	if icmp == 0 && !slices.Contains(p.methods, MethodDNS) {
+	if icmp == 0 && !slices.ContainsFunc(p.methods, func(m string) bool { return m != MethodICMP }) {
 		return all, refusals[0] // the cure is the same for the other
 	}
 	for _, err := range refusals {
@@ -379,6 +404,10 @@ func (p *Prober) step(limit int) (sent int, idle bool) {
 		}
 		err := p.packetLocked(t, socket)
 		sent++
+		if err == errNoRoom { // which holds up nobody who is measured otherwise
+			p.again = append(p.again, appointment{t, t.stage, now + gap})
+			continue
+		}
 		local := err != nil && !remote(err)
 		if local && (p.complained == 0 || now-p.complained >= complaint) {
 			p.complained = now
@@ -448,30 +477,42 @@ func (p *Prober) socketLocked(t *target) *socket {
 func (p *Prober) packetLocked(t *target, s *socket) error {
 	f := &flight{target: t}
 	key := flightKey{socket: s}
-	var payload []byte
-	var port uint16
-	if s.method == MethodICMP {
-		key.id = p.seq
-		for p.flights[key] != nil {
-			key.id++
-		}
-		p.seq = key.id + 1
+	var err error
+	switch s.method {
+	case MethodICMP:
 		p.random.Read(f.cookie[:])
-		payload = appendEcho(nil, s.v6, s.id, key.id, f.cookie)
-	} else {
-		key.id = uint16(p.random.Uint64())
-		for p.flights[key] != nil {
-			key.id++
+		id := p.freeLocked(s, p.seq)
+		p.seq, key.id = id+1, int(id)
+		payload := appendEcho(nil, s.v6, s.id, id, f.cookie)
+		f.sent = p.now()
+		err = s.send(payload, netip.AddrPortFrom(t.addr, 0))
+	case MethodDNS:
+		id := p.freeLocked(s, uint16(p.random.Uint64()))
+		key.id = int(id)
+		payload := appendQuery(nil, id)
+		f.sent = p.now()
+		err = s.send(payload, netip.AddrPortFrom(t.addr, dnsPort))
+	default:
+		if s.connections >= maxConnections {
+			return errNoRoom
 		}
-		payload, port = appendQuery(nil, key.id), 53
+		f.sent = p.now()
+		key.id, err = s.connect(netip.AddrPortFrom(t.addr, dnsPort))
 	}
-	f.sent = p.now()
-	if err := s.send(payload, netip.AddrPortFrom(t.addr, port)); err != nil {
+	if err != nil {
 		return err
 	}
 	p.flights[key] = f
 	t.open = append(t.open, key)
 	return nil
+}
+
+// freeLocked returns the first number from id on that no packet of the socket has.
+func (p *Prober) freeLocked(s *socket, id uint16) uint16 {
+	for p.flights[flightKey{s, int(id)}] != nil {
+		id++
+	}
+	return id
 }
 
 // skipLocked gives up the target's present method, which cannot be tried here.
@@ -517,9 +558,55 @@ func (p *Prober) forgetLocked(t *target) {
 // closeLocked awaits no more answers of the target.
 func (p *Prober) closeLocked(t *target) {
 	for _, key := range t.open {
-		delete(p.flights, key)
+		p.landLocked(key)
 	}
 	t.open = nil
+}
+
+// landLocked awaits no more answer to a packet.
+func (p *Prober) landLocked(key flightKey) {
+	delete(p.flights, key)
+	if key.socket.method == MethodTCP {
+		key.socket.hangUp(key.id)
+	}
+}
+
+// settle takes in how connections end until their socket is closed.
+func (p *Prober) settle(s *socket) error {
+	for {
+		events, err := s.settled()
+		if errors.Is(err, os.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("probes: %s: %w", s.method, err)
+		}
+		read := p.now()
+		for _, e := range events {
+			if r, ok := p.connected(flightKey{s, int(e.Fd)}, read); ok {
+				p.result(r)
+			}
+		}
+	}
+}
+
+// connected takes in that a connection may be decided, which was seen at the given time, and returns the outcome of the
+// probe if that is now settled. The descriptor may be of another connection by now.
+func (p *Prober) connected(key flightKey, read stamp) (RTT, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.flights[key]
+	if f == nil || read.mono < f.sent.mono {
+		return RTT{}, false
+	}
+	h := shake(key.id)
+	if !h.decided {
+		return RTT{}, false
+	}
+	if h.rtt == 0 {
+		h.rtt = read.mono - f.sent.mono
+	}
+	return p.answeredLocked(key, f, h.rtt, h.refused)
 }
 
 // receive takes in what comes to a socket until it is closed.
@@ -543,11 +630,12 @@ func (p *Prober) answer(s *socket, d datagram, read stamp) (RTT, bool) {
 	key := flightKey{socket: s}
 	from, port, refused := d.from.Addr(), uint16(0), false
 	var echo echoAnswer
+	var id uint16
 	var ok bool
 	switch {
 	case s.method == MethodDNS:
-		key.id, ok = parseReply(d.payload)
-		port = 53
+		id, ok = parseReply(d.payload)
+		port = dnsPort
 	case d.quote:
 		echo, ok = parseQuote(d.payload, s.v6, from)
 	default:
@@ -555,7 +643,7 @@ func (p *Prober) answer(s *socket, d datagram, read stamp) (RTT, bool) {
 		ok = ok && (s.mode != Raw || echo.id == s.id)
 	}
 	if s.method == MethodICMP {
-		key.id = echo.seq
+		id = echo.seq
 		if refused = echo.refused; refused {
 			from = echo.to
 		}
@@ -565,6 +653,7 @@ func (p *Prober) answer(s *socket, d datagram, read stamp) (RTT, bool) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	key.id = int(id)
 	f := p.flights[key]
 	switch {
 	case f == nil, f.target.addr != from:
@@ -576,10 +665,16 @@ func (p *Prober) answer(s *socket, d datagram, read stamp) (RTT, bool) {
 	case s.method == MethodICMP && !echo.hasCookie && !refused:
 		return RTT{}, false
 	}
+	return p.answeredLocked(key, f, roundTrip(f.sent, read, d.at), refused)
+}
+
+// answeredLocked takes in the answer to a packet, and returns the outcome of the probe if that is now settled. A refused
+// one measures nothing.
+func (p *Prober) answeredLocked(key flightKey, f *flight, rtt time.Duration, refused bool) (RTT, bool) {
 	t := f.target
-	delete(p.flights, key)
+	p.landLocked(key)
 	t.open = slices.DeleteFunc(t.open, func(k flightKey) bool { return k == key })
-	if rtt := roundTrip(f.sent, read, d.at); !refused && (t.best < 0 || rtt < t.best) {
+	if !refused && (t.best < 0 || rtt < t.best) {
 		t.best = rtt
 	}
 	if t.sent < p.count || len(t.open) > 0 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -276,12 +277,15 @@ func TestProberQueue(t *testing.T) {
 		{"fe80::1%lo", nil, false},
 		{"255.255.255.255", nil, false},
 		{"127.0.0.2", []string{"traceroute"}, false},
-		{"127.0.0.2", []string{"dns"}, true},
+		{"127.0.0.2", []string{"traceroute", "dns", "dns"}, true},
 		{"127.0.0.3", nil, false}, // full
 	} {
 		if got := p.Queue(netip.MustParseAddr(step.addr), step.methods...); got != step.want {
 			t.Errorf("Queue(%s, %q) = %v", step.addr, step.methods, got)
 		}
+	}
+	if got := p.active[netip.MustParseAddr("127.0.0.2")].methods; !slices.Equal(got, []string{"dns"}) {
+		t.Errorf("methods %q", got)
 	}
 	if p.Queue(netip.Addr{}) {
 		t.Error("the zero address was queued")
@@ -289,7 +293,7 @@ func TestProberQueue(t *testing.T) {
 	if got := counted(t, p, MethodICMP, "dropped"); got != 1 {
 		t.Errorf("%v dropped, want 1", got)
 	}
-	for _, opts := range []ProberOptions{{Methods: []string{"tcp"}}, {Count: -1}, {Count: 11}, {Rate: -1}, {Rate: 10001}, {Timeout: -1}, {Timeout: time.Minute}, {MaxQueue: -1}} {
+	for _, opts := range []ProberOptions{{Methods: []string{"quic"}}, {Count: -1}, {Count: 11}, {Rate: -1}, {Rate: 10001}, {Timeout: -1}, {Timeout: time.Minute}, {MaxQueue: -1}} {
 		if _, err := NewProber(opts); err == nil {
 			t.Errorf("NewProber(%+v) accepts it", opts)
 		}
@@ -374,7 +378,7 @@ func TestProberAnswer(t *testing.T) {
 			}
 			s := &socket{method: MethodICMP, mode: Raw, id: id}
 			for seq, addr := range []netip.Addr{near, far} {
-				key := flightKey{s, uint16(seq + 1)}
+				key := flightKey{s, seq + 1}
 				target := &target{addr: addr, methods: p.methods, sent: 1, tried: MethodICMP, open: []flightKey{key}, best: -1}
 				p.active[addr] = target
 				p.flights[key] = &flight{target: target, cookie: []cookie{c1, c2}[seq]}

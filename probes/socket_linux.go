@@ -27,13 +27,17 @@ const socketFlags = unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
 type socket struct {
 	file   *os.File
 	conn   syscall.RawConn
-	method string // "icmp" or "dns"
+	method string // "icmp", "dns" or "tcp"
 	v6     bool
 	mode   ICMPMode // of an ICMP socket
 	id     uint16   // of our echoes; on a datagram socket the kernel puts its own in place of it
 
 	closed   atomic.Bool
 	buf, oob []byte // owned by receive
+
+	// Of method tcp, see connect.go.
+	events      []unix.EpollEvent // owned by settled
+	connections int               // guarded by the Prober's mu
 }
 
 // openICMP opens the one ICMP socket of a family.

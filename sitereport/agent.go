@@ -54,6 +54,9 @@ type AgentOptions struct {
 	// whether it was taken. The result comes back by Agent.RTT. nil: nothing is probed.
 	Probe func(resolver netip.Addr, methods []string) bool
 
+	// Passive, if not nil, has the Agent take round trips from the connections of the SLB's clients, too.
+	Passive *PassiveOptions
+
 	// Transport sends the reports, and presents what proves the site; default: NewTransport(nil), which presents nothing.
 	Transport http.RoundTripper
 	Log       *zap.Logger // default: none
@@ -75,9 +78,11 @@ type Agent struct {
 	started  time.Time
 	interval chan struct{} // holds a token when an answer changed the interval; never closed
 
-	rtts rttRing
-	boot atomic.Pointer[string] // boot_id
-	last atomic.Pointer[tally]  // of the last report; nil: there was none
+	rtts    rttRing[probes.RTT]
+	clients rttRing[clientRTT]
+	passive *passive               // nil: off
+	boot    atomic.Pointer[string] // boot_id
+	last    atomic.Pointer[tally]  // of the last report; nil: there was none
 
 	mu     sync.Mutex
 	recent map[netip.Addr]time.Time // guarded by mu: when a resolver was last queued
@@ -99,7 +104,8 @@ type peer struct {
 	interval atomic.Int64 // what its last answer ordered, in nanoseconds; 0: nothing yet
 
 	// What telemetry tells, written by the peer's goroutine.
-	cursor     atomic.Uint64 // of the round trips it has acknowledged
+	cursor     atomic.Uint64 // of the results of probes it has acknowledged
+	clients    atomic.Uint64 // of the round trips of clients, likewise
 	dropped    atomic.Uint64 // round trips that it will never get
 	results    [numReportResults]atomic.Uint64
 	acceptedAt atomic.Pointer[time.Time] // nil: never
@@ -154,7 +160,8 @@ func NewAgent(opts AgentOptions) (*Agent, error) {
 		},
 		started:  time.Now(),
 		interval: make(chan struct{}, 1),
-		rtts:     rttRing{size: maxKeptRTTs},
+		rtts:     rttRing[probes.RTT]{size: maxKeptRTTs},
+		clients:  rttRing[clientRTT]{size: maxKeptRTTs},
 		recent:   make(map[netip.Addr]time.Time),
 		readers:  make([]readerLog, len(opts.Readers)),
 	}
@@ -177,6 +184,14 @@ func NewAgent(opts AgentOptions) (*Agent, error) {
 		})
 	}
 	a.draining = newDrainer(&a.opts, names)
+	if opts.Passive != nil {
+		var err error
+		if a.passive, err = newPassive(*opts.Passive, opts.Log, func(prefix netip.Prefix, rtt time.Duration, connections int, at time.Time) {
+			a.clients.add(clientRTT{prefix, rtt, connections, at})
+		}); err != nil {
+			return nil, err
+		}
+	}
 	return a, nil
 }
 
@@ -209,6 +224,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	for _, p := range a.peers {
 		peers.Go(func() { a.serve(ctx, p) })
 	}
+	if a.passive != nil {
+		peers.Go(func() { a.passive.run(ctx) })
+	}
 	// Agents that were started together should not report together for ever. And gslbd refuses a report that comes less
 	// than a fifth of the interval after that of the agent which this one replaces.
 	next := time.Now().Add(a.Interval()/5 + mathrand.N(a.Interval()/5+1))
@@ -217,6 +235,12 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.act(ctx)
 		r := a.read(ctx)
 		a.plan(ctx, r)
+		if a.passive != nil {
+			a.passive.watch(r.servers)
+			if w := a.passive.warning.Load(); w != nil && len(r.warnings) < MaxWarnings {
+				r.warnings = append(r.warnings, *w)
+			}
+		}
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -400,6 +424,10 @@ func (a *Agent) deliver(ctx context.Context, p *peer, r *round) {
 	for _, t := range rtts {
 		rep.RTTs = append(rep.RTTs, rttOf(t, now))
 	}
+	clients, lost, clientsUpTo := a.clients.since(p.clients.Load(), maxSentRTTs-len(rtts))
+	for _, t := range clients {
+		rep.RTTs = append(rep.RTTs, t.report(now))
+	}
 	body, err := json.Marshal(&rep)
 	if err != nil {
 		p.log.Error("report cannot be written", zap.Error(err))
@@ -424,8 +452,9 @@ func (a *Agent) deliver(ctx context.Context, p *peer, r *round) {
 		p.results[reportRefused].Add(1)
 		if status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge {
 			// If it is the round trips that it cannot read, sending them again would never end.
-			p.dropped.Add(dropped + uint64(len(rtts)))
+			p.dropped.Add(dropped + lost + uint64(len(rtts)+len(clients)))
 			p.cursor.Store(upTo)
+			p.clients.Store(clientsUpTo)
 		}
 		if p.conflicts++; status != http.StatusConflict {
 			p.conflicts = 0
@@ -450,11 +479,12 @@ func (a *Agent) deliver(ctx context.Context, p *peer, r *round) {
 	if p.trouble.changed(now, "") {
 		p.log.Info("reports accepted", zap.Uint64("sequence", r.sequence))
 	}
-	if dropped > 0 {
+	if dropped += lost; dropped > 0 {
 		p.dropped.Add(dropped)
 		p.log.Warn("round trips dropped, because too many waited for this gslbd", zap.Uint64("dropped", dropped))
 	}
 	p.cursor.Store(upTo)
+	p.clients.Store(clientsUpTo)
 	if text := strings.Join(answer.Warnings, "; "); p.warnings.changed(now, text) && text != "" {
 		p.log.Warn("gslbd warns", zap.Strings("warnings", answer.Warnings[:min(len(answer.Warnings), maxLogged)]))
 	}
@@ -645,16 +675,32 @@ func rttOf(r probes.RTT, now time.Time) RTT {
 	return out
 }
 
-// An rttRing keeps the newest results of probes, numbered from 0.
-type rttRing struct {
+// A clientRTT is the round trip to the SLB's clients in a network.
+type clientRTT struct {
+	prefix      netip.Prefix
+	rtt         time.Duration
+	connections int
+	at          time.Time
+}
+
+// report writes it as a report has it.
+func (c clientRTT) report(now time.Time) RTT {
+	ms, connections := float64(c.rtt)/float64(time.Millisecond), uint64(c.connections)
+	return RTT{
+		Prefix: c.prefix, Millis: &ms, Method: "tcp", AgeMS: uint64(max(now.Sub(c.at), 0).Milliseconds()), Connections: &connections,
+	}
+}
+
+// An rttRing keeps the newest round trips, numbered from 0.
+type rttRing[T any] struct {
 	size int
 
 	mu   sync.Mutex
-	kept []probes.RTT // guarded by mu; number i is at i modulo size
-	next uint64       // guarded by mu: the number of the next one
+	kept []T    // guarded by mu; number i is at i modulo size
+	next uint64 // guarded by mu: the number of the next one
 }
 
-func (r *rttRing) add(t probes.RTT) {
+func (r *rttRing[T]) add(t T) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.kept) < r.size {
@@ -665,9 +711,9 @@ func (r *rttRing) add(t probes.RTT) {
 	r.next++
 }
 
-// since returns at most most results from number cursor on, how many from there on were dropped, and the number that
+// since returns at most most round trips from number cursor on, how many from there on were dropped, and the number that
 // follows those returned.
-func (r *rttRing) since(cursor uint64, most int) (rtts []probes.RTT, dropped, upTo uint64) {
+func (r *rttRing[T]) since(cursor uint64, most int) (rtts []T, dropped, upTo uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	first := max(cursor, r.next-uint64(len(r.kept)))
@@ -679,7 +725,7 @@ func (r *rttRing) since(cursor uint64, most int) (rtts []probes.RTT, dropped, up
 }
 
 // waiting returns how many are kept from number cursor on.
-func (r *rttRing) waiting(cursor uint64) uint64 {
+func (r *rttRing[T]) waiting(cursor uint64) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return min(r.next-cursor, uint64(len(r.kept)))

@@ -85,11 +85,11 @@ func TestAgentAndReceiver(t *testing.T) {
 				var applied []*state.Report
 				receiver := sitereport.NewReceiver(sitereport.ReceiverOptions{
 					Config: sitereport.ReceiverConfig{
-						Sites: []sitereport.ReceiverSite{{Name: "seoul"}}, Interval: 5 * time.Second, Methods: []string{"icmp", "dns"},
+						Sites: []sitereport.ReceiverSite{{Name: "seoul"}}, Interval: 5 * time.Second,
 					},
 					Report: func(r *state.Report) (state.ReportResult, error) {
 						applied = append(applied, r)
-						return state.ReportResult{Probe: []state.ProbeTarget{{Resolver: resolver}}}, nil
+						return state.ReportResult{Probe: []state.ProbeTarget{{Resolver: resolver, Methods: []state.RTTMethod{state.RTTICMP, state.RTTDNS}}}}, nil
 					},
 				})
 				w := &wire{handler: receiver.Handler(), lose: tc.lose, stall: tc.stall}

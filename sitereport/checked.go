@@ -174,7 +174,8 @@ func (c *Checked) sessions(ctx context.Context, r *Reading) {
 		return
 	}
 	var sum uint64
-	err := establishedSockets(ctx, func(local netip.AddrPort) {
+	err := establishedSockets(ctx, diagRequest{}, func(s diagSocket) {
+		local := s.local()
 		_, here := at[local]
 		if here {
 			at[local]++

@@ -475,7 +475,7 @@ func (d *decoder) drainedServers() (s state.DrainedServers, err error) {
 }
 
 func (d *decoder) rtt() (t RTT, err error) {
-	err = d.object([]string{"resolver", "prefix", "rtt_ms", "lost", "method", "age_ms"}, func(field string) (err error) {
+	err = d.object([]string{"resolver", "prefix", "rtt_ms", "lost", "method", "age_ms", "connections"}, func(field string) (err error) {
 		switch field {
 		case "resolver":
 			return d.address(&t.Resolver)
@@ -487,6 +487,8 @@ func (d *decoder) rtt() (t RTT, err error) {
 			return d.truth(&t.Lost)
 		case "method":
 			return d.word(&t.Method, "icmp", "dns", "tcp")
+		case "connections":
+			t.Connections, _, err = d.whole(MaxSessions)
 		case "age_ms":
 			t.AgeMS, _, err = d.rate(MaxAgeMillis)
 		}

@@ -26,13 +26,100 @@ const (
 	diagRequestSize  = 56 // struct inet_diag_req_v2
 	diagMessageSize  = 72 // struct inet_diag_msg
 	netlinkHeader    = 16 // struct nlmsghdr
+	attributeHeader  = 4  // struct nlattr
+	diagInfo         = 2  // INET_DIAG_INFO: struct tcp_info
+	diagByteCode     = 1  // INET_DIAG_REQ_BYTECODE: which sockets to list
+	codeJump         = 1  // INET_DIAG_BC_JMP
+	codeFrom         = 2  // INET_DIAG_BC_S_GE: the local port is at least
+	codeTo           = 3  // INET_DIAG_BC_S_LE: the local port is at most
+
+	// maxFilterPorts is how many ports a request can name: 20 bytes each, in an attribute of at most 64 KiB.
+	maxFilterPorts = 3000
 )
 
-// establishedSockets calls visit with the local address of every established TCP socket of this network namespace,
-// those not yet accepted included. Addresses of IPv4 clients at a dual-stack socket are given as IPv4.
+// A diagRequest says which established TCP sockets the kernel shall list, and how.
+type diagRequest struct {
+	ports []uint16 // only those at these local ports; none, or more than maxFilterPorts: all
+	info  bool     // with the kernel's tcp_info of each
+	// pause, if not nil, is called after each datagram: some 100 sockets, by the kernel's choice. Its error ends the listing.
+	pause func() error
+}
+
+// encode returns the request for one family's sockets (struct inet_diag_req_v2, and attributes).
+func (r *diagRequest) encode(family uint8) []byte {
+	b := make([]byte, diagRequestSize, diagRequestSize+attributeHeader+20*len(r.ports))
+	b[0], b[1] = family, unix.IPPROTO_TCP
+	if r.info {
+		b[2] = 1 << (diagInfo - 1)
+	}
+	binary.NativeEndian.PutUint32(b[4:], 1<<tcpEstablished)
+	n := len(r.ports)
+	if n == 0 || n > maxFilterPorts {
+		return b
+	}
+	// A program for the kernel (struct inet_diag_bc_op: a code, how far to go on if it holds, and if not). To its very end
+	// accepts the socket, and four bytes beyond that refuses it.
+	op := func(code, yes uint8, no uint16) {
+		b = append(b, code, yes)
+		b = binary.NativeEndian.AppendUint16(b, no)
+	}
+	b = binary.NativeEndian.AppendUint16(b, uint16(attributeHeader+20*n))
+	b = binary.NativeEndian.AppendUint16(b, diagByteCode)
+	for i, port := range r.ports {
+		next := uint16(20)
+		if i == n-1 {
+			next += 4
+		}
+		op(codeFrom, 8, next)
+		op(0, 0, port) // an operand
+		op(codeTo, 8, next-8)
+		op(0, 0, port)
+		op(codeJump, 4, uint16(20*(n-i)-16))
+	}
+	return b
+}
+
+// A diagSocket is what the kernel says of a socket: a struct inet_diag_msg and its attributes. It is valid while it is
+// visited.
+type diagSocket []byte
+
+// local returns the socket's own address; of an IPv4 client at a dual-stack socket, the IPv4 one.
+func (s diagSocket) local() netip.AddrPort { return s.end(8, 4) }
+
+// remote returns the address of the other end, likewise.
+func (s diagSocket) remote() netip.AddrPort { return s.end(24, 6) }
+
+func (s diagSocket) end(addr, port int) netip.AddrPort {
+	a := netip.AddrFrom16([16]byte(s[addr : addr+16])).Unmap()
+	if s[0] == unix.AF_INET {
+		a = netip.AddrFrom4([4]byte(s[addr : addr+4]))
+	}
+	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(s[port:]))
+}
+
+// cookie tells sockets of a machine apart, closed ones too.
+func (s diagSocket) cookie() uint64 { return binary.NativeEndian.Uint64(s[44:]) }
+
+// info returns the socket's struct tcp_info, as long as this kernel's is; nil: none came.
+func (s diagSocket) info() []byte {
+	for b := s[diagMessageSize:]; len(b) >= attributeHeader; {
+		size := int(binary.NativeEndian.Uint16(b))
+		if size < attributeHeader || size > len(b) {
+			return nil
+		}
+		if binary.NativeEndian.Uint16(b[2:]) == diagInfo {
+			return b[attributeHeader:size]
+		}
+		b = b[min((size+3)&^3, len(b)):]
+	}
+	return nil
+}
+
+// establishedSockets calls visit with the established TCP sockets of this network namespace that r asks for, those not yet
+// accepted included.
 //
 // A busy SLB has a million sockets, so the answer is read through one buffer and never held as a whole.
-func establishedSockets(ctx context.Context, visit func(local netip.AddrPort)) error {
+func establishedSockets(ctx context.Context, r diagRequest, visit func(diagSocket)) error {
 	conn, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, nil)
 	if err != nil {
 		return fmt.Errorf("sock_diag: %w", err)
@@ -45,7 +132,7 @@ func establishedSockets(ctx context.Context, visit func(local netip.AddrPort)) e
 	}
 	buf := make([]byte, 64<<10)
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		if err := dumpSockets(conn, raw.Read, family, buf, visit); err != nil {
+		if err := dumpSockets(conn, raw.Read, r.encode(family), buf, r.pause, visit); err != nil {
 			if ctx.Err() != nil {
 				err = errors.New("the kernel did not list all sockets in time")
 			} else if errors.Is(err, unix.ENOENT) {
@@ -57,11 +144,8 @@ func establishedSockets(ctx context.Context, visit func(local netip.AddrPort)) e
 	return nil
 }
 
-// dumpSockets asks for one family's sockets and reads the answer.
-func dumpSockets(conn *netlink.Conn, read func(func(fd uintptr) bool) error, family uint8, buf []byte, visit func(netip.AddrPort)) error {
-	request := make([]byte, diagRequestSize)
-	request[0], request[1] = family, unix.IPPROTO_TCP
-	binary.NativeEndian.PutUint32(request[4:], 1<<tcpEstablished)
+// dumpSockets sends a request and reads the answer.
+func dumpSockets(conn *netlink.Conn, read func(func(fd uintptr) bool) error, request, buf []byte, pause func() error, visit func(diagSocket)) error {
 	if _, err := conn.Send(netlink.Message{
 		Header: netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump},
 		Data:   request,
@@ -84,11 +168,16 @@ func dumpSockets(conn *netlink.Conn, read func(func(fd uintptr) bool) error, fam
 		if err != nil || done {
 			return err
 		}
+		if pause != nil {
+			if err := pause(); err != nil {
+				return err
+			}
+		}
 	}
 }
 
 // parseSocketDump reads one datagram of a dump and says whether it was the last.
-func parseSocketDump(b []byte, visit func(local netip.AddrPort)) (done bool, err error) {
+func parseSocketDump(b []byte, visit func(diagSocket)) (done bool, err error) {
 	for len(b) >= netlinkHeader {
 		size := int(binary.NativeEndian.Uint32(b))
 		if size < netlinkHeader || size > len(b) {
@@ -107,11 +196,7 @@ func parseSocketDump(b []byte, visit func(local netip.AddrPort)) (done bool, err
 			if len(payload) < diagMessageSize {
 				return false, fmt.Errorf("a socket of %d bytes, fewer than %d", len(payload), diagMessageSize)
 			}
-			addr := netip.AddrFrom16([16]byte(payload[8:24])).Unmap()
-			if payload[0] == unix.AF_INET {
-				addr = netip.AddrFrom4([4]byte(payload[8:12]))
-			}
-			visit(netip.AddrPortFrom(addr, binary.BigEndian.Uint16(payload[4:])))
+			visit(payload)
 		}
 		b = b[min((size+3)&^3, len(b)):] // messages begin at multiples of four
 	}

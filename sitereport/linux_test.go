@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -23,8 +24,8 @@ func netlinkMessage(kind uint16, payload []byte) []byte {
 	return b[:(len(b)+3)&^3]
 }
 
-// diagSocket makes the description of a socket.
-func diagSocket(family byte, local netip.AddrPort) []byte {
+// socketAt makes the description of a socket.
+func socketAt(family byte, local netip.AddrPort) []byte {
 	b := make([]byte, diagMessageSize)
 	b[0], b[1] = family, tcpEstablished
 	binary.BigEndian.PutUint16(b[4:], local.Port())
@@ -49,22 +50,22 @@ func TestParseSocketDump(t *testing.T) {
 		done bool
 		err  string
 	}{
-		{"sockets, more to come", join(netlinkMessage(20, diagSocket(unix.AF_INET, v4)), netlinkMessage(20, append(diagSocket(unix.AF_INET6, v6), 1, 2, 3))), []string{"192.0.2.1:443", "[2001:db8::1]:80"}, false, ""},
-		{"a dual-stack socket", netlinkMessage(20, diagSocket(unix.AF_INET6, mapped)), []string{"192.0.2.7:8443"}, false, ""},
-		{"the end", join(netlinkMessage(20, diagSocket(unix.AF_INET, v4)), netlinkMessage(unix.NLMSG_DONE, minus(0))), []string{"192.0.2.1:443"}, true, ""},
+		{"sockets, more to come", join(netlinkMessage(20, socketAt(unix.AF_INET, v4)), netlinkMessage(20, append(socketAt(unix.AF_INET6, v6), 1, 2, 3))), []string{"192.0.2.1:443", "[2001:db8::1]:80"}, false, ""},
+		{"a dual-stack socket", netlinkMessage(20, socketAt(unix.AF_INET6, mapped)), []string{"192.0.2.7:8443"}, false, ""},
+		{"the end", join(netlinkMessage(20, socketAt(unix.AF_INET, v4)), netlinkMessage(unix.NLMSG_DONE, minus(0))), []string{"192.0.2.1:443"}, true, ""},
 		{"the end without a word", netlinkMessage(unix.NLMSG_DONE, nil), nil, true, ""},
 		{"an error", netlinkMessage(unix.NLMSG_ERROR, minus(unix.ENOENT)), nil, true, "no such file"},
 		{"a failed end", netlinkMessage(unix.NLMSG_DONE, minus(unix.ENOMEM)), nil, true, "cannot allocate"},
 		{"another kind", join(netlinkMessage(unix.NLMSG_NOOP, nil), netlinkMessage(99, make([]byte, 5)), netlinkMessage(unix.NLMSG_DONE, nil)), nil, true, ""},
 		{"short", netlinkMessage(20, make([]byte, 8)), nil, false, "fewer than"},
-		{"longer than it is", netlinkMessage(20, diagSocket(unix.AF_INET, v4))[:60], nil, false, "does not fit"},
+		{"longer than it is", netlinkMessage(20, socketAt(unix.AF_INET, v4))[:60], nil, false, "does not fit"},
 		{"of no length", make([]byte, 16), nil, false, "does not fit"},
 		{"empty", nil, nil, false, ""},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []string
-			done, err := parseSocketDump(tc.b, func(a netip.AddrPort) { got = append(got, a.String()) })
+			done, err := parseSocketDump(tc.b, func(s diagSocket) { got = append(got, s.local().String()) })
 			if d := cmp.Diff(tc.want, got); d != "" {
 				t.Error(d)
 			}
@@ -76,14 +77,16 @@ func TestParseSocketDump(t *testing.T) {
 }
 
 func FuzzParseSocketDump(f *testing.F) {
-	f.Add(netlinkMessage(20, diagSocket(unix.AF_INET, netip.MustParseAddrPort("192.0.2.1:443"))))
+	f.Add(netlinkMessage(20, socketAt(unix.AF_INET, netip.MustParseAddrPort("192.0.2.1:443"))))
 	f.Add(netlinkMessage(unix.NLMSG_ERROR, []byte{1, 2, 3, 4}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n := 0
-		parseSocketDump(b, func(a netip.AddrPort) {
-			if n++; !a.IsValid() {
+		parseSocketDump(b, func(s diagSocket) {
+			if n++; !s.local().IsValid() || !s.remote().IsValid() {
 				t.Fatal("a socket without an address")
 			}
+			s.cookie()
+			roundTrip(s, time.Hour)
 		})
 		if n > len(b)/(netlinkHeader+diagMessageSize) {
 			t.Fatalf("%d sockets in %d bytes", n, len(b))

@@ -40,7 +40,6 @@ type ReceiverOptions struct {
 type ReceiverConfig struct {
 	Sites    []ReceiverSite
 	Interval time.Duration // between an agent's reports; default 5s. Reports less than a fifth of it apart are refused
-	Methods  []string      // rtt.methods, passed on to agents unless it is only icmp, which is what they do by default
 
 	// ClientCAs are the authorities of client certificates that stand for the sites they name; nil: there are none. A site
 	// without a token then needs one, from loopback addresses too. The listener has to ask for client certificates, and may
@@ -87,7 +86,6 @@ type Receiver struct {
 // A receiverConfig is a ReceiverConfig in the form that serving needs. It is immutable.
 type receiverConfig struct {
 	interval time.Duration
-	methods  []string // nil: icmp
 	clients  *x509.CertPool
 	sites    map[string]*siteEntry
 }
@@ -192,15 +190,11 @@ func (r *Receiver) Set(c ReceiverConfig) {
 	defer r.setting.Unlock()
 	next := &receiverConfig{
 		interval: c.Interval,
-		methods:  slices.Clone(c.Methods),
 		clients:  c.ClientCAs,
 		sites:    make(map[string]*siteEntry, len(c.Sites)),
 	}
 	if next.interval <= 0 {
 		next.interval = defaultInterval
-	}
-	if slices.Equal(next.methods, []string{"icmp"}) {
-		next.methods = nil
 	}
 	old := r.config.Load()
 	for _, cs := range c.Sites {
@@ -510,7 +504,7 @@ func (r *Receiver) apply(site *siteState, rep *Report, sum uint64) (*Answer, res
 	a.answer.Accepted = true
 	a.answer.IntervalMS = config.interval.Milliseconds()
 	for _, t := range done.Probe {
-		a.answer.Probe = append(a.answer.Probe, ProbeTarget{Resolver: t.Resolver, Methods: config.methods})
+		a.answer.Probe = append(a.answer.Probe, probeTarget(t))
 	}
 	for _, s := range done.Services {
 		a.answer.Services = append(a.answer.Services, ServiceState{s.Name, s.State, s.Deadline.Milliseconds(), s.VirtualServers})

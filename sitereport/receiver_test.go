@@ -153,7 +153,7 @@ func TestReceiverAdmits(t *testing.T) {
 
 func TestReceiverAnswers(t *testing.T) {
 	s := &sink{result: state.ReportResult{
-		Probe:    []state.ProbeTarget{{Resolver: netip.MustParseAddr("203.0.113.53")}},
+		Probe:    []state.ProbeTarget{{Resolver: netip.MustParseAddr("203.0.113.53"), Methods: []state.RTTMethod{state.RTTICMP}}},
 		Warnings: []string{`virtual server "web" matches no member`},
 		Services: []state.ServiceState{
 			{Name: "www", State: "active", VirtualServers: []string{"web"}},
@@ -175,7 +175,8 @@ func TestReceiverAnswers(t *testing.T) {
 		t.Errorf("got  %swant %s", w.Body, want)
 	}
 
-	r.Set(ReceiverConfig{Sites: []ReceiverSite{{Name: "lab"}}, Interval: 2 * time.Second, Methods: []string{"icmp", "dns"}})
+	r.Set(ReceiverConfig{Sites: []ReceiverSite{{Name: "lab"}}, Interval: 2 * time.Second})
+	s.result.Probe[0].Methods = []state.RTTMethod{state.RTTICMP, state.RTTDNS}
 	post.body = `{"site":"lab","agent":"second"}`
 	w, _ = send(r.Handler(), post)
 	want = `{"accepted":true,"interval_ms":2000,"probe":[{"resolver":"203.0.113.53","methods":["icmp","dns"]}]`

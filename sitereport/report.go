@@ -3,6 +3,7 @@ package sitereport
 import (
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"gslbd/state"
@@ -98,8 +99,10 @@ type RTT struct {
 	Prefix   netip.Prefix `json:"prefix,omitzero"`  // in place of Resolver, for round trips of real clients: at least /24 or /56
 	Millis   *float64     `json:"rtt_ms,omitempty"` // the round trip in milliseconds; absent when Lost
 	Lost     bool         `json:"lost,omitempty"`
-	Method   string       `json:"method,omitempty"` // "icmp", "dns" or "tcp"
+	Method   string       `json:"method,omitempty"` // of a Resolver: "icmp", "tcp" or "dns"; absent: icmp
 	AgeMS    uint64       `json:"age_ms"`           // how long before the report was sent it was measured
+
+	Connections *uint64 `json:"connections,omitempty"` // with Prefix: how many the round trip is of, at least
 }
 
 // An Answer is what a receiver says to a report. With a status other than 200 only Error is set.
@@ -123,6 +126,17 @@ type Answer struct {
 type ProbeTarget struct {
 	Resolver netip.Addr `json:"resolver"`
 	Methods  []string   `json:"methods,omitempty"` // in the order to try; absent: icmp
+}
+
+// probeTarget does not name the methods where they are only icmp, which is what agents do by themselves.
+func probeTarget(t state.ProbeTarget) ProbeTarget {
+	p := ProbeTarget{Resolver: t.Resolver}
+	if !slices.Equal(t.Methods, []state.RTTMethod{state.RTTICMP}) {
+		for _, m := range t.Methods {
+			p.Methods = append(p.Methods, m.String())
+		}
+	}
+	return p
 }
 
 // The states of a service at a site.
@@ -205,10 +219,14 @@ func (t *RTT) measured() state.RTTSample {
 		Resolver: t.Resolver,
 		Lost:     t.Lost,
 		Age:      time.Duration(t.AgeMS) * time.Millisecond,
-		Method:   t.Method,
 	}
-	if !m.Resolver.IsValid() {
-		m.Resolver = t.Prefix.Addr()
+	if t.Prefix.IsValid() {
+		m.Resolver, m.Method = t.Prefix.Addr(), state.RTTPassive
+		if t.Connections != nil {
+			m.Connections = int(*t.Connections)
+		}
+	} else {
+		m.Method, _ = state.ParseRTTMethod(t.Method)
 	}
 	if t.Millis != nil {
 		m.RTT = time.Duration(math.Round(*t.Millis * float64(time.Millisecond)))

@@ -27,7 +27,7 @@ const example = `{
   ],
   "rtts": [{"resolver": "203.0.113.53", "rtt_ms": 30.4, "method": "icmp", "age_ms": 1500},
            {"resolver": "::ffff:198.51.100.53", "lost": true, "age_ms": 1500},
-           {"prefix": "198.51.100.128/25", "rtt_ms": 3, "method": "tcp"}],
+           {"prefix": "198.51.100.128/25", "rtt_ms": 3, "method": "tcp", "connections": 12}],
   "of_a_later_version": {"nested": [1, {"a": null}]}
 }`
 
@@ -56,9 +56,9 @@ func TestDecodeExample(t *testing.T) {
 			},
 		}},
 		RTTs: []state.RTTSample{
-			{Resolver: netip.MustParseAddr("203.0.113.53"), RTT: 30400 * time.Microsecond, Method: "icmp", Age: 1500 * time.Millisecond},
+			{Resolver: netip.MustParseAddr("203.0.113.53"), RTT: 30400 * time.Microsecond, Age: 1500 * time.Millisecond},
 			{Resolver: netip.MustParseAddr("198.51.100.53"), Lost: true, Age: 1500 * time.Millisecond},
-			{Resolver: netip.MustParseAddr("198.51.100.128"), RTT: 3 * time.Millisecond, Method: "tcp"},
+			{Resolver: netip.MustParseAddr("198.51.100.128"), RTT: 3 * time.Millisecond, Method: state.RTTPassive, Connections: 12},
 		},
 	}
 	if d := cmp.Diff(want, r.Measured(), addresses); d != "" {
@@ -154,6 +154,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{rtt(`{"resolver":"192.0.2.1","lost":1}`), `rtts[0].lost: a number where true or false belongs`},
 		{rtt(`{"resolver":"192.0.2.1","lost":true,"age_ms":-1}`), `rtts[0].age_ms: -1 is not between`},
 		{rtt(`{"resolver":"192.0.2.1","rtt_ms":1,"method":"smoke"}`), `rtts[0].method: "smoke" is not one of icmp, dns, tcp`},
+		{rtt(`{"prefix":"192.0.2.0/24","rtt_ms":1,"connections":-1}`), `rtts[0].connections: -1 is not`},
 		{rtt(`{"prefix":"192.0.2.0/23","rtt_ms":1}`), `rtts[0].prefix: 192.0.2.0/23 is shorter than /24`},
 		{rtt(`{"prefix":"2001:db8::/48","rtt_ms":1}`), `rtts[0].prefix: 2001:db8::/48 is shorter than /56`},
 		{`{"site":"a","drained":{}}`, `drained: an object where a list belongs`},

@@ -83,7 +83,7 @@ func (a *Agent) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(time.Since(since).Seconds(), "gslb_agent_report_age_seconds",
 			"Time since the gslbd last accepted a report; before the first, since the start.", "server", p.name)
-		gauge(float64(a.rtts.waiting(p.cursor.Load())), "gslb_agent_rtts_waiting",
+		gauge(float64(a.rtts.waiting(p.cursor.Load())+a.clients.waiting(p.clients.Load())), "gslb_agent_rtts_waiting",
 			"Measured round trips that the gslbd has not acknowledged.", "server", p.name)
 		counter(p.dropped.Load(), "gslb_agent_rtts_dropped_total",
 			"Measured round trips that the gslbd never gets, counted when it answers again.", "server", p.name)

@@ -105,7 +105,10 @@ func (c RTTConfig) withDefaults() RTTConfig {
 	if c.MaxSites <= 0 {
 		c.MaxSites = 8
 	}
-	c.Exempt = slices.Clone(c.Exempt)
+	if len(c.Methods) == 0 {
+		c.Methods = []RTTMethod{RTTICMP}
+	}
+	c.Exempt, c.Methods = slices.Clone(c.Exempt), slices.Clone(c.Methods)
 	return c
 }
 

@@ -93,6 +93,7 @@ type RTTConfig struct {
 	MaxTargets         int           // 100,000
 	MaxSites           int           // 8
 	Exempt             []netip.Prefix
+	Methods            []RTTMethod // in the order to try; icmp
 }
 
 // ServerState is what a report says of one server.
@@ -149,7 +150,9 @@ type RTTSample struct {
 	RTT      time.Duration
 	Lost     bool
 	Age      time.Duration // before the arrival of the report, by the site's own measure
-	Method   string        // icmp, dns
+	Method   RTTMethod
+
+	Connections int // of RTTPassive: how many it is of; 0: not told
 }
 
 // A ReportResult is what the Store tells the sender of a report.
@@ -166,6 +169,7 @@ type ReportResult struct {
 // A ProbeTarget is a resolver that a site shall measure.
 type ProbeTarget struct {
 	Resolver netip.Addr
+	Methods  []RTTMethod // in the order to try; shared, not to be changed
 }
 
 // A CheckResult is the state of one own check of a member's address, after rise and fall.

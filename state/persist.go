@@ -170,12 +170,18 @@ type fileRTT struct {
 type fileRow struct {
 	Network netip.Prefix `json:"network"`
 	Values  []fileValue  `json:"values"`
+	Unasked bool         `json:"unasked,omitzero"` // nobody of the network asked here: it is known by its clients
 }
 
 type fileValue struct {
 	Site    int      `json:"site"`
+	Method  string   `json:"method"`
 	AgeMs   int64    `json:"age_ms"` // of the newest sample, when the file was written
 	Samples []uint32 `json:"us"`     // microseconds, oldest first
+	Level   uint32   `json:"level_us,omitzero"`
+	Before  uint32   `json:"before_us,omitzero"` // the level before the last shift, if there was one
+	ShiftMs int64    `json:"shift_ms,omitzero"`  // how long ago that was
+	Lost    uint16   `json:"lost,omitzero"`      // as in rttHistory
 }
 
 // open makes and locks the state directory, and reads what was kept there. A directory that cannot be written is no
@@ -672,18 +678,18 @@ func (h *health) restore(f *fileHealth, c clock, hasCheck, sameAddress bool) {
 	}
 }
 
-// capture returns what is to be kept of the table: the networks that asked here.
+// capture returns what is to be kept of the table: the networks that asked here, and those that clients were seen of.
 func (t *RTTTable) capture(names map[uint16]string, now time.Time) *fileRTT {
 	f := &fileRTT{header: header{rttFormat, fileVersion, now}}
 	index := map[uint16]int{}
 	moment := t.Moment(now)
 	t.each(func(sl *rttSlot, row *RTTRow) {
-		if sl.owner >= 0 {
+		if _, last := row.Methods(); sl.owner >= 0 && last != RTTPassive {
 			return
 		}
 		var values []fileValue
 		for i := range row.history {
-			v, id := &row.history[i], row.points[i].site()
+			v, id, method := &row.history[i], row.points[i].site(), row.points[i].method()
 			age := time.Duration(moment - v.newest)
 			name, ok := names[id]
 			if !ok || age >= keepFor {
@@ -695,14 +701,17 @@ func (t *RTTTable) capture(names map[uint16]string, now time.Time) *fileRTT {
 				index[id] = at
 				f.Sites = append(f.Sites, name)
 			}
-			fv := fileValue{Site: at, AgeMs: max(age, 0).Milliseconds()}
+			fv := fileValue{Site: at, Method: method.String(), AgeMs: max(age, 0).Milliseconds(), Level: uint32(v.level), Lost: v.lost}
+			if v.before > 0 {
+				fv.Before, fv.ShiftMs = uint32(v.before), int64(moment.seconds()-v.shifted)*1000
+			}
 			for _, us := range v.samples[:v.n] {
 				fv.Samples = append(fv.Samples, uint32(us))
 			}
 			values = append(values, fv)
 		}
 		if len(values) > 0 {
-			f.Rows = append(f.Rows, fileRow{t.Key(join128(sl.hi, sl.lo).Unmap()), values})
+			f.Rows = append(f.Rows, fileRow{t.Key(join128(sl.hi, sl.lo).Unmap()), values, sl.owner >= 0})
 		}
 	})
 	return f
@@ -715,20 +724,47 @@ func (t *RTTTable) restore(f *fileRTT, sites map[string]*site, now time.Time) {
 		if t.Key(row.Network.Addr()) != row.Network {
 			continue // of other prefix lengths
 		}
+		asked, quota := f.Written, 0
+		if row.Unasked {
+			asked, quota = time.Time{}, t.max
+		}
 		for _, v := range row.Values {
 			if v.Site < 0 || v.Site >= len(f.Sites) || v.AgeMs < 0 || v.AgeMs > keepFor.Milliseconds() {
 				continue
 			}
 			st := sites[f.Sites[v.Site]]
-			if st == nil {
+			method, ok := ParseRTTMethod(v.Method)
+			if st == nil || !ok {
 				continue
 			}
-			age := since + time.Duration(v.AgeMs)*time.Millisecond
-			for i, us := range v.Samples[:min(len(v.Samples), rttSamples)] {
-				// The older samples only need to be older, and not to look like the same one sent again.
-				older := time.Duration(len(v.Samples)-1-i) * time.Second
-				t.add(st.id, &RTTSample{Resolver: row.Network.Addr(), RTT: time.Duration(us) * time.Microsecond, Age: age + older}, now, f.Written, 0)
+			h, ok := v.history(t.Moment(now.Add(-since)))
+			if !ok {
+				continue
 			}
+			if method != RTTPassive {
+				h.lost = max(h.lost, 1)
+			}
+			series := makePoint(method, st.id, 0).series()
+			t.change(st.id, row.Network.Addr(), asked, quota, func(r *RTTRow) *RTTRow { return r.put(series, h, t.epoch) })
 		}
 	}
+}
+
+// history returns what was written at the moment. It fails where there is no sample, or too many.
+func (v *fileValue) history(written RTTMoment) (h *rttHistory, ok bool) {
+	if len(v.Samples) == 0 || len(v.Samples) > rttSamples || slices.Contains(v.Samples, 0) {
+		return nil, false
+	}
+	h = &rttHistory{
+		newest: written - RTTMoment(time.Duration(v.AgeMs)*time.Millisecond),
+		level:  time32(v.Level), lost: v.Lost, n: uint8(len(v.Samples)),
+	}
+	h.tried = h.newest.seconds()
+	for i, us := range v.Samples {
+		h.samples[i] = time32(us)
+	}
+	if v.Before > 0 && v.ShiftMs >= 0 && v.ShiftMs/1000 < math.MaxInt32/2 {
+		h.before, h.shifted = time32(v.Before), written.seconds()-int32(v.ShiftMs/1000)
+	}
+	return h, true
 }

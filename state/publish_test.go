@@ -126,7 +126,7 @@ func TestReadersWhilePublishing(t *testing.T) {
 						}
 						m.Selected[state.V4].Add(state.SelectedUnit)
 						svc.Counters.Add(w, 1, m.Index)
-						snap.RTT.Row(snap.RTT.Key(network(i % 300))).Of(m.Site.ID)
+						snap.RTT.Row(snap.RTT.Key(network(i%300))).Fresh(m.Site.ID, state.RTTICMP, 0)
 					}
 				}
 				runtime.Gosched()

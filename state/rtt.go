@@ -14,11 +14,12 @@ import (
 )
 
 const (
-	// rttSamples is the number of samples that a site's value is the median of (docs/policies.md).
-	rttSamples = 5
 	// rttShards is the number of shards of a large table, and rttShardMin the least entries that make one worthwhile.
 	rttShards   = 16
 	rttShardMin = 1024
+	// passiveGap is how long after the newest sample of clients another one begins anew: those before were of clients that
+	// have since been sent elsewhere, and of a path that may have changed. An agent repeats what stays sooner: every eight scans.
+	passiveGap = 10 * time.Minute
 	// rttKeep is how long a value is kept at least after its newest sample. Policies may set max_age up to it and
 	// beyond; values are dropped after the longer of it and four refreshes.
 	rttKeep = time.Hour
@@ -77,27 +78,54 @@ type RTTMoment int64
 
 // An RTTRow is what is known of one client network. It is immutable.
 type RTTRow struct {
-	points  []rttPoint // what queries compare
+	points  []rttPoint // what queries compare, by method and site
 	oldest  RTTMoment  // the earliest newest
 	epoch   *time.Time
 	history []rttHistory // by point
 }
 
-// An rttPoint is a site's id (16 bits) and its median round trip in nanoseconds (48 bits: up to three days).
-type rttPoint uint64
+// An RTTMethod is how a round trip was measured. Each method has a bias of its own, so that values of different methods
+// are never compared. Where several would do, the first of these is taken; but see docs/policies.md for RTTPassive.
+type RTTMethod uint8
 
-func (p rttPoint) site() uint16       { return uint16(p >> 48) }
-func (p rttPoint) rtt() time.Duration { return time.Duration(p & (1<<48 - 1)) }
+const (
+	RTTICMP    RTTMethod = iota // ICMP echo to a resolver
+	RTTTCP                      // TCP connection to a resolver's port 53
+	RTTDNS                      // DNS query to a resolver
+	RTTPassive                  // connections of real clients
 
-// An rttHistory is what a site's median is of.
-type rttHistory struct {
-	newest  RTTMoment          // when the newest sample was measured
-	samples [rttSamples]time32 // oldest first
-	n       uint8              // samples in use
+	RTTMethods // their number
+)
+
+var rttMethodNames = [RTTMethods]string{"icmp", "tcp", "dns", "passive"}
+
+// String returns "icmp", "tcp", "dns" or "passive".
+func (m RTTMethod) String() string { return rttMethodNames[m] }
+
+// ParseRTTMethod returns the method of a name that String returns. The empty name is icmp's as well.
+func ParseRTTMethod(name string) (m RTTMethod, ok bool) {
+	i := slices.Index(rttMethodNames[:], cmp.Or(name, "icmp"))
+	return RTTMethod(max(i, 0)), i >= 0
 }
 
+// An rttPoint is a method (3 bits), a site's id (16 bits), and the site's round trip by that method in
+// nanoseconds (45 bits: up to nine hours).
+type rttPoint uint64
+
+const rttBits = 45
+
+func makePoint(method RTTMethod, site uint16, rtt time.Duration) rttPoint {
+	return rttPoint(method)<<(rttBits+16) | rttPoint(site)<<rttBits | rttPoint(rtt)
+}
+
+// series returns what the point is of: its method and site.
+func (p rttPoint) series() rttPoint   { return p >> rttBits }
+func (p rttPoint) method() RTTMethod  { return RTTMethod(p >> (rttBits + 16)) }
+func (p rttPoint) site() uint16       { return uint16(p >> rttBits) }
+func (p rttPoint) rtt() time.Duration { return time.Duration(p & (1<<rttBits - 1)) }
+
 // makeRow returns a row with n points that are to be filled in. Up to 16 of them lie in the same memory as the row: a
-// query finds those of eight sites on the cache line after it.
+// query finds eight of them, those of eight sites by one method, on the cache line after it.
 func makeRow(n int, epoch *time.Time) *RTTRow {
 	var r *RTTRow
 	switch {
@@ -135,15 +163,25 @@ func (r *RTTRow) age() *RTTRow {
 	return r
 }
 
-// An RTTValue is one site's median round trip to a client network.
+// An RTTValue is one site's round trip to a client network by one method.
 type RTTValue struct {
 	SiteID uint16
-	RTT    time.Duration // median of the last (up to) 5 samples
+	Method RTTMethod
+	RTT    time.Duration // the second lowest of the last 5 samples; of fewer than 3 the lowest
 	Newest time.Time     // when the newest of them was measured
-}
+	Jitter time.Duration // mean difference between one of them and the next
 
-// A time32 is a duration in microseconds: up to 71 minutes.
-type time32 uint32
+	// Of the last probes, up to 15, how many no method had an answer to. RTTPassive has no probes.
+	Probes, Lost int
+
+	// Of RTTPassive, how many connections the newest sample is of, up to 65,535; 0: not told.
+	Connections int
+
+	// What the round trip was on another path, and when the present one was found, with its fourth sample. Before is 0 if
+	// the path was never another one.
+	Before  time.Duration
+	Shifted time.Time
+}
 
 // NewRTTTable returns an empty table. Of c it uses the prefix lengths and MaxTargets.
 func NewRTTTable(c RTTConfig) *RTTTable {
@@ -219,7 +257,7 @@ func (t *RTTTable) Len() int {
 	return n
 }
 
-// Add takes in the samples of one site, of resolvers that asked here. Lost ones change nothing. It is for those who
+// Add takes in the samples of one site, of resolvers that asked here. Lost ones change no value. It is for those who
 // need a table without a Store; a Store feeds its own.
 func (t *RTTTable) Add(siteID uint16, samples []RTTSample, now time.Time) {
 	for i := range samples {
@@ -227,34 +265,60 @@ func (t *RTTTable) Add(siteID uint16, samples []RTTSample, now time.Time) {
 	}
 }
 
-// Fresh returns the site's round trip if its newest sample was measured after the moment. r may be nil.
+// Fresh returns the site's round trip by the method if its newest sample was measured after the moment. r may be nil.
 //
 // Hot path: mostly all of a row is fresh, and then the history is not read.
-func (r *RTTRow) Fresh(siteID uint16, after RTTMoment) (time.Duration, bool) {
+func (r *RTTRow) Fresh(siteID uint16, method RTTMethod, after RTTMoment) (time.Duration, bool) {
 	if r == nil {
 		return 0, false
 	}
+	series := makePoint(method, siteID, 0).series()
 	for i, p := range r.points {
-		if p.site() == siteID {
+		if p.series() == series {
 			return p.rtt(), r.oldest > after || r.history[i].newest > after
 		}
 	}
 	return 0, false
 }
 
-// Of returns the site's value, however old. r may be nil.
-func (r *RTTRow) Of(siteID uint16) (RTTValue, bool) {
-	if r != nil {
-		for i, p := range r.points {
-			if p.site() == siteID {
-				return RTTValue{siteID, p.rtt(), r.epoch.Add(time.Duration(r.history[i].newest))}, true
-			}
+// FreshBy returns by which methods the site has values whose newest samples were measured after the moment: the bit 1<<m for
+// the method m.
+func (r *RTTRow) FreshBy(siteID uint16, after RTTMoment) uint8 {
+	var methods uint8
+	for i, p := range r.points {
+		if p.site() == siteID && (r.oldest > after || r.history[i].newest > after) {
+			methods |= 1 << p.method()
 		}
 	}
-	return RTTValue{}, false
+	return methods
 }
 
-// Len returns how many sites have a value. r may be nil.
+// Methods returns the first and the last method that the row has values of. Mostly they are the same. r must not be nil.
+func (r *RTTRow) Methods() (first, last RTTMethod) {
+	return r.points[0].method(), r.points[len(r.points)-1].method()
+}
+
+// All returns the values of all sites and methods, however old, the methods in their order. r may be nil.
+func (r *RTTRow) All() []RTTValue {
+	all := make([]RTTValue, r.Len())
+	for i := range all {
+		p, h := r.points[i], &r.history[i]
+		all[i] = RTTValue{
+			SiteID: p.site(), Method: p.method(), RTT: p.rtt(), Newest: r.epoch.Add(time.Duration(h.newest)), Jitter: h.jitter(),
+		}
+		if p.method() == RTTPassive {
+			all[i].Connections = int(h.lost)
+		} else {
+			all[i].Probes, all[i].Lost = bits.Len16(h.lost)-1, bits.OnesCount16(h.lost)-1
+		}
+		if h.before > 0 {
+			all[i].Before, all[i].Shifted = h.before.duration(), r.epoch.Add(time.Duration(h.shifted)*time.Second)
+		}
+	}
+	return all
+}
+
+// Len returns how many values there are, one for each site and method. r may be nil.
 func (r *RTTRow) Len() int {
 	if r == nil {
 		return 0
@@ -287,12 +351,24 @@ func (t *RTTTable) shard(h uint64) *rttShard {
 func (t *RTTTable) capacity() int { return max(t.max/len(t.shards), 1) }
 
 // add takes in one sample. asked is when a resolver of the network last asked here; with the zero Time the sample makes
-// a row only within quota, the number of such rows that one site may have, and never at the expense of another row.
+// a row only within quota, the number of such rows that one site may have, and never at the expense of another row. One
+// that was lost makes none.
 func (t *RTTTable) add(siteID uint16, s *RTTSample, now, asked time.Time, quota int) {
-	if s.Lost || s.RTT <= 0 || s.Age < 0 {
+	if s.Age < 0 || (s.RTT <= 0 && !s.Lost) || (s.Lost && s.Method == RTTPassive) { // what nobody sent is not lost
 		return
 	}
-	key := t.Key(s.Resolver)
+	at := t.Moment(now.Add(-s.Age))
+	if s.Lost {
+		t.change(siteID, s.Resolver, asked, quota, func(row *RTTRow) *RTTRow { return row.without(siteID, at) })
+		return
+	}
+	t.change(siteID, s.Resolver, asked, quota, func(row *RTTRow) *RTTRow { return row.with(siteID, s, at, t.epoch) })
+}
+
+// change puts another row in the place of the network's present one, or of nil, which it may return then. asked and quota
+// are those of add.
+func (t *RTTTable) change(siteID uint16, addr netip.Addr, asked time.Time, quota int, to func(*RTTRow) *RTTRow) {
+	key := t.Key(addr)
 	if !key.IsValid() {
 		return
 	}
@@ -301,9 +377,12 @@ func (t *RTTTable) add(siteID uint16, s *RTTSample, now, asked time.Time, quota 
 	sh := t.shard(h)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	at := t.Moment(now.Add(-s.Age))
 	sl := t.find(sh, h, hi, lo)
 	if sl == nil {
+		row := to(nil)
+		if row == nil {
+			return
+		}
 		owner := int32(-1)
 		if asked.IsZero() {
 			owner = int32(siteID)
@@ -313,14 +392,14 @@ func (t *RTTTable) add(siteID uint16, s *RTTSample, now, asked time.Time, quota 
 		} else if sh.live >= t.capacity() {
 			t.evict(sh)
 		}
-		t.insert(sh, h, &rttSlot{hi: hi, lo: lo, owner: owner, asked: askedAt(asked)}, (*RTTRow)(nil).with(siteID, s.RTT, at, t.epoch))
+		t.insert(sh, h, &rttSlot{hi: hi, lo: lo, owner: owner, asked: askedAt(asked)}, row)
 		return
 	}
 	if !asked.IsZero() {
 		t.unclaim(sl)
 		sl.asked = max(sl.asked, askedAt(asked))
 	}
-	sl.row.Store(sl.row.Load().with(siteID, s.RTT, at, t.epoch))
+	sl.row.Store(to(sl.row.Load()))
 }
 
 // claim takes one of the site's rows for networks that never asked here.
@@ -500,45 +579,64 @@ func (t *RTTTable) visit(sh *rttShard, visit func(*rttSlot, *RTTRow)) {
 }
 
 // with returns the row with one more sample of the site. r may be nil.
-func (r *RTTRow) with(siteID uint16, rtt time.Duration, at RTTMoment, epoch *time.Time) *RTTRow {
-	us := time32(min(max(rtt.Microseconds(), 1), 1<<32-1))
-	n, i := r.Len(), -1
+func (r *RTTRow) with(siteID uint16, s *RTTSample, at RTTMoment, epoch *time.Time) *RTTRow {
+	us := makeTime32(s.RTT)
+	series := makePoint(s.Method, siteID, 0).series()
+	var h rttHistory
 	if r != nil {
-		i = slices.IndexFunc(r.points, func(p rttPoint) bool { return p.site() == siteID })
-	}
-	if i >= 0 {
-		// An agent sends a sample again until each gslbd has acknowledged it; the same one counts once.
-		h := &r.history[i]
-		if h.samples[h.n-1] == us && time.Duration(at-h.newest).Abs() < time.Second {
-			return r
+		if i, known := r.search(series); known {
+			h = r.history[i]
 		}
-	} else {
-		i = n
+	}
+	if h.repeated(us, at) {
+		return r
+	}
+	passive := s.Method == RTTPassive
+	if passive && time.Duration(at-h.newest) > passiveGap {
+		h.forget()
+	}
+	h.add(us, at)
+	if passive {
+		h.lost = uint16(min(s.Connections, math.MaxUint16))
+	}
+	return r.put(series, &h, epoch)
+}
+
+// without returns the row with one more probe of the site that was lost, by all methods that it had. r may be nil.
+func (r *RTTRow) without(siteID uint16, at RTTMoment) *RTTRow {
+	next := r
+	for i := range r.Len() {
+		if p := r.points[i]; p.site() == siteID && p.method() != RTTPassive {
+			h := r.history[i]
+			if !h.repeated(0, at) {
+				h.add(0, at)
+				next = next.put(p.series(), &h, r.epoch)
+			}
+		}
+	}
+	return next
+}
+
+// search returns where the series is, or where it belongs.
+func (r *RTTRow) search(series rttPoint) (at int, known bool) {
+	return slices.BinarySearchFunc(r.points, series, func(p, series rttPoint) int { return cmp.Compare(p.series(), series) })
+}
+
+// put returns the row with the history as that of the series. r may be nil.
+func (r *RTTRow) put(series rttPoint, h *rttHistory, epoch *time.Time) *RTTRow {
+	if r == nil {
+		r = new(RTTRow)
+	}
+	i, known := r.search(series)
+	n := len(r.points)
+	if !known {
 		n++
 	}
 	next := makeRow(n, epoch)
-	if r != nil {
-		copy(next.points, r.points)
-		copy(next.history, r.history)
-	}
-	h := &next.history[i]
-	if h.n == rttSamples {
-		copy(h.samples[:], h.samples[1:])
-		h.n--
-	}
-	if h.n == 0 || at > h.newest {
-		h.newest = at
-	}
-	h.samples[h.n] = us
-	h.n++
-	next.points[i] = rttPoint(siteID)<<48 | rttPoint(h.median())
+	copy(next.points, r.points[:i])
+	copy(next.history, r.history[:i])
+	copy(next.points[n-len(r.points)+i:], r.points[i:])
+	copy(next.history[n-len(r.points)+i:], r.history[i:])
+	next.points[i], next.history[i] = series<<rttBits|rttPoint(h.value()), *h
 	return next.age()
-}
-
-// median returns the middle of the samples; of an even number, the mean of the two in the middle.
-func (h *rttHistory) median() time.Duration {
-	s := h.samples
-	slices.Sort(s[:h.n])
-	lo, hi := s[(h.n-1)/2], s[h.n/2]
-	return time.Duration(lo)*time.Microsecond/2 + time.Duration(hi)*time.Microsecond/2
 }

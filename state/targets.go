@@ -21,6 +21,9 @@ const (
 	maxSeen = 65536
 	// rttBlindMin is the least number of resolvers that others reach for a site to be called rtt-blind.
 	rttBlindMin = 5
+	// leadFor is how long at most all sites try first the method that one of them needs. It ends at multiples of it, so that
+	// all gslbd, whose agents measure for all of them, go back to the configured order at the same time.
+	leadFor = 6 * time.Hour
 )
 
 // askedSlots collects who asked for what within one tick, in fixed memory.
@@ -96,6 +99,8 @@ type target struct {
 	candidates []uint16  // the sites of the services that were asked for
 	sites      []uint16  // those of them that are to probe it
 	probes     []probe   // of sites, and of those that once were
+	lead       int       // the configured method that the sites try first
+	leadUntil  time.Time
 }
 
 // A probe is what one site did about a target.
@@ -103,7 +108,8 @@ type probe struct {
 	site   uint16
 	queued bool // it stands in the site's queue
 	at     time.Time
-	ok     bool // the result at at
+	ok     bool      // the result at at
+	method RTTMethod // if ok, what was answered; RTTMethods: forgotten
 }
 
 // probe returns what the site did, or nil if it was never to probe t.
@@ -120,6 +126,32 @@ func (t *target) probe(site uint16) *probe {
 // reaches nobody, because its ICMP is blocked, therefore silences a resolver for itself only.
 func (t *target) silent(p *probe, now time.Time, refresh time.Duration) bool {
 	return !p.at.IsZero() && !p.ok && now.Sub(t.reached) >= 2*refresh
+}
+
+// agree has all sites try first what p's site has needed twice running, if it was to try something else before that. Each
+// method has its bias, and sites of which one was answered by ping and one by DNS could not be compared. at is the time of
+// an answer by the method, the last that p has not taken in.
+func (t *target) agree(p *probe, method RTTMethod, at time.Time, methods []RTTMethod) {
+	if t.lead == 0 && at.Before(t.leadUntil.Add(time.Minute)) {
+		return // measured by the order of before
+	}
+	// A result that is sent again is the same one.
+	twice := p.ok && p.method == method && at.Sub(p.at) >= time.Second
+	if i := slices.Index(methods, method); twice && i > t.lead {
+		t.lead, t.leadUntil = i, at.Truncate(leadFor).Add(leadFor)
+	}
+	p.method = method
+}
+
+// leadOver goes back to the configured order when it is time to see whether that does again for all sites.
+func (t *target) leadOver(now time.Time) {
+	if t.lead == 0 || now.Before(t.leadUntil) {
+		return
+	}
+	t.lead = 0
+	for i := range t.probes {
+		t.probes[i].method = RTTMethods
+	}
 }
 
 // A queue holds a site's targets by when they are due.
@@ -163,6 +195,7 @@ type targets struct {
 	epoch    uint64 // counts configurations
 	table    *RTTTable
 	geo      *geo.DB
+	orders   [][]RTTMethod // the configured methods, by which of them leads
 	sites    map[uint16]targetSite
 	services map[uint32][]uint16
 	all      map[netip.Prefix]*target
@@ -194,8 +227,17 @@ func (ts *targets) configure(c RTTConfig, table *RTTTable, sites []targetSite, s
 	if ts.table != nil && (ts.cfg.PrefixV4 != c.PrefixV4 || ts.cfg.PrefixV6 != c.PrefixV6) {
 		ts.forgetAll()
 	}
+	if !slices.Equal(ts.cfg.Methods, c.Methods) {
+		for _, t := range ts.all {
+			t.lead = 0
+		}
+	}
 	ts.cfg, ts.table, ts.services = c, table, services
 	ts.epoch++
+	ts.orders = nil
+	for i, lead := range c.Methods {
+		ts.orders = append(ts.orders, slices.Concat([]RTTMethod{lead}, c.Methods[:i], c.Methods[i+1:]))
+	}
 	ts.sites = make(map[uint16]targetSite, len(sites))
 	for _, st := range sites {
 		ts.sites[st.id] = st
@@ -274,9 +316,9 @@ func (ts *targets) ask(addr netip.Addr, service uint32, twice bool, now time.Tim
 		ts.all[key] = t
 	case t.addr != addr && slices.ContainsFunc(t.probes, func(p probe) bool { return t.silent(&p, now, ts.cfg.Refresh) }):
 		// The one that stood for the network is silent; perhaps this one is not.
-		t.addr = addr
+		t.addr, t.lead = addr, 0
 		for i := range t.probes {
-			t.probes[i].at = time.Time{}
+			t.probes[i].at, t.probes[i].ok = time.Time{}, false
 		}
 	}
 	t.asked = now
@@ -380,7 +422,8 @@ func (ts *targets) take(site uint16, now time.Time) []ProbeTarget {
 			(*q)[0].due = p.at.Add(ts.cfg.SilentFor)
 			heap.Fix(q, 0)
 		default:
-			out = append(out, ProbeTarget{Resolver: t.addr})
+			t.leadOver(now)
+			out = append(out, ProbeTarget{t.addr, ts.orders[t.lead]})
 			(*q)[0].due = now.Add(ts.cfg.Refresh)
 			heap.Fix(q, 0)
 		}
@@ -403,7 +446,11 @@ func (ts *targets) record(site uint16, samples []RTTSample, now time.Time) {
 	for i := range samples {
 		s := &samples[i]
 		var asked time.Time
-		if t := ts.all[ts.table.Key(s.Resolver)]; t != nil {
+		switch t := ts.all[ts.table.Key(s.Resolver)]; {
+		case t == nil:
+		case s.Method == RTTPassive: // of the network's clients: nothing that the site did about the resolver
+			asked = t.asked
+		default:
 			p := t.probe(site)
 			if p == nil { // not among the sites that are to probe it: another gslbd asked for this
 				continue
@@ -411,6 +458,9 @@ func (ts *targets) record(site uint16, samples []RTTSample, now time.Time) {
 			asked = t.asked
 			at := now.Add(-s.Age)
 			if !at.Before(p.at) {
+				if !s.Lost {
+					t.agree(p, s.Method, at, ts.cfg.Methods)
+				}
 				p.at, p.ok = at, !s.Lost
 			}
 			if !s.Lost && at.After(t.reached) {

@@ -224,7 +224,7 @@ func TestRTTOfResolversThatNeverAsked(t *testing.T) {
 		if n := table.Len(); n != 1+10 {
 			t.Errorf("%d networks, want 11", n)
 		}
-		if _, ok := table.Row(table.Key(addr("203.0.113.1"))).Of(r.site("virginia").ID); !ok {
+		if _, ok := value(table.Row(table.Key(addr("203.0.113.1"))), r.site("virginia").ID); !ok {
 			t.Error("virginia's value is gone")
 		}
 		// Its neighbour has a part of its own.
@@ -239,6 +239,69 @@ func TestRTTOfResolversThatNeverAsked(t *testing.T) {
 		if n := table.Len(); n != 1+21 {
 			t.Errorf("%d networks, want 22", n)
 		}
+	})
+}
+
+// What the clients of a site see has no more room than its probes of resolvers that never asked: a part for each site, and no
+// other's place. Networks that several sites see cost only the first of them.
+func TestPassiveQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(usesRTT, func(c *state.Config) { c.RTT.MaxTargets = 80 }))
+		r.ask(2, "203.0.113.1")
+		r.probes("virginia", sample("203.0.113.1", 30, 0))
+		passive := func(first, n int) (all []state.RTTSample) {
+			for i := range n {
+				all = append(all, state.RTTSample{Resolver: network(first + i), RTT: time.Millisecond, Method: state.RTTPassive})
+			}
+			return all
+		}
+		r.probes("seoul", passive(0, 1000)...)
+		table := r.s.Snapshot().RTT
+		if n := table.Len(); n != 1+10 {
+			t.Errorf("%d networks, want 11", n)
+		}
+		r.probes("virginia", passive(0, 10)...)
+		r.probes("virginia", passive(5000, 1000)...)
+		if n := table.Len(); n != 1+20 {
+			t.Errorf("%d networks, want 21", n)
+		}
+		for i := range 10 {
+			if row := table.Row(table.Key(network(i))); row.Len() != 2 {
+				t.Errorf("%d values of a network that both sites see", row.Len())
+			}
+		}
+		if _, ok := value(table.Row(table.Key(addr("203.0.113.1"))), r.site("virginia").ID); !ok {
+			t.Error("a probe's value is gone")
+		}
+	})
+}
+
+// How many connections a value is of is shown, and outlives a restart; a round trip of clients is no probe, and none of
+// theirs is lost.
+func TestPassiveConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := keptIn(t)
+		r := startIn(t, two(usesRTT), dir)
+		want := map[string]int{"203.0.113.1": 12, "203.0.114.1": 65_535, "203.0.115.1": 0}
+		for a, n := range map[string]int{"203.0.113.1": 12, "203.0.114.1": 70_000, "203.0.115.1": 0} {
+			passive, none := sample(a, 30, 0), lost(a)
+			passive.Method, passive.Connections, none.Method = state.RTTPassive, n, state.RTTPassive
+			r.probes("seoul", sample(a, 20, 0), passive, none)
+		}
+		check := func(when string) {
+			t.Helper()
+			table := r.s.Snapshot().RTT
+			for a, n := range want {
+				got := table.Row(table.Key(addr(a))).All()
+				if len(got) != 2 || got[1].Method != state.RTTPassive || got[1].Connections != n || got[1].Probes != 0 || got[0].Probes != 1 || got[0].Lost != 0 {
+					t.Errorf("%s, %s: %+v", when, a, got)
+				}
+			}
+		}
+		check("at first")
+		r.stop()
+		r = startIn(t, two(usesRTT), dir)
+		check("after a restart")
 	})
 }
 
@@ -306,7 +369,7 @@ func TestReloadKeepsRoundTrips(t *testing.T) {
 		r.probes("seoul", sample("203.0.113.1", 30, 0))
 		r.s.Configure(two(usesRTT, func(c *state.Config) { c.RTT.MaxTargets = 5000 }))
 		table := r.s.Snapshot().RTT
-		if _, ok := table.Row(table.Key(addr("203.0.113.1"))).Of(r.site("seoul").ID); !ok {
+		if _, ok := value(table.Row(table.Key(addr("203.0.113.1"))), r.site("seoul").ID); !ok {
 			t.Error("lost by another max_targets")
 		}
 		r.s.Configure(two(usesRTT, func(c *state.Config) { c.RTT.PrefixV4 = 20 }))
@@ -329,23 +392,129 @@ func TestAskedAllocatesNothing(t *testing.T) {
 	}
 }
 
+// Round trips of clients are no results of probes: they neither stop nor ask for one, and count from any site.
+func TestPassiveIsNoProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, two(usesRTT, func(c *state.Config) { c.RTT.MaxSites = 1 }))
+		r.ask(2, "203.0.113.1")
+		r.probes("seoul", lost("203.0.113.1"))
+		passive := sample("203.0.113.0", 30, 0)
+		passive.Method = state.RTTPassive
+		r.probes("seoul", passive)
+		r.probes("virginia", passive)
+		table := r.s.Snapshot().RTT
+		for _, site := range []string{"seoul", "virginia"} {
+			if v, ok := value(table.Row(table.Key(addr("203.0.113.1"))), r.site(site).ID); !ok || v.Method != state.RTTPassive {
+				t.Errorf("%s: %v %v", site, v.Method, ok)
+			}
+		}
+		time.Sleep(6 * time.Minute)
+		r.ask(2, "203.0.113.1")
+		if got := r.probes("seoul"); len(got) != 0 {
+			t.Errorf("a silent resolver is probed again at once: %v", got)
+		}
+	})
+}
+
+// What one site needs twice running is what all sites try first, so that they can be compared; until the hour at which all
+// gslbd try the configured order again.
+func TestSitesAgreeOnAMethod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conf := two(usesRTT, func(c *state.Config) {
+			c.RTT.Methods = []state.RTTMethod{state.RTTICMP, state.RTTTCP, state.RTTDNS}
+		})
+		r := start(t, conf)
+		by := func(method state.RTTMethod) state.RTTSample {
+			s := sample("203.0.113.1", 30, 0)
+			s.Method = method
+			return s
+		}
+		// round lets a refresh pass, and returns what a site is asked, after it has told what it measured in the last.
+		round := func(site string, said ...state.RTTSample) string {
+			rep := says(site, up)
+			rep.RTTs = said
+			probe := r.report(rep).Probe
+			if len(probe) != 1 {
+				t.Fatalf("at %s: %s is asked %v", time.Now().Format("15:04:05"), site, probe)
+			}
+			return fmt.Sprint(probe[0].Methods)
+		}
+		next := func() { time.Sleep(5 * time.Minute); r.ask(2, "203.0.113.1") }
+		want := func(what, got, want string) {
+			t.Helper()
+			if got != want {
+				t.Errorf("at %s: %s: %s, want %s", time.Now().Format("15:04:05"), what, got, want)
+			}
+		}
+		r.ask(2, "203.0.113.1")
+		want("at first", round("seoul"), "[icmp tcp dns]")
+		want("at first", round("virginia"), "[icmp tcp dns]")
+		next()
+		want("one needs dns once", round("seoul", by(state.RTTDNS)), "[icmp tcp dns]")
+		want("the other", round("virginia", by(state.RTTICMP)), "[icmp tcp dns]")
+		next()
+		want("twice", round("seoul", by(state.RTTDNS), by(state.RTTDNS)), "[dns icmp tcp]")
+		want("the other", round("virginia", by(state.RTTICMP)), "[dns icmp tcp]")
+		next()
+		want("one that cannot", round("virginia", by(state.RTTICMP)), "[dns icmp tcp]")
+		want("the other", round("seoul", by(state.RTTDNS)), "[dns icmp tcp]")
+		next()
+		for until := time.Now().Truncate(6 * time.Hour).Add(6 * time.Hour); time.Now().Before(until); next() {
+			round("seoul", by(state.RTTDNS))
+			round("virginia", by(state.RTTDNS))
+		}
+		want("after hours", round("virginia", by(state.RTTDNS)), "[icmp tcp dns]")
+		want("the other", round("seoul", by(state.RTTDNS)), "[icmp tcp dns]")
+		next()
+		want("what was measured before does not count", round("virginia", by(state.RTTDNS)), "[icmp tcp dns]")
+		next()
+		round("virginia", by(state.RTTTCP))
+		next()
+		want("another one", round("virginia", by(state.RTTTCP)), "[tcp icmp dns]")
+		r.s.Configure(two(usesRTT))
+		next()
+		want("another configuration", round("virginia", by(state.RTTTCP)), "[icmp]")
+		next()
+		want("of which that is none", round("virginia", by(state.RTTTCP)), "[icmp]")
+	})
+}
+
 func TestKeptRoundTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "state")
 		r := startIn(t, two(usesRTT), dir)
 		r.ask(2, "203.0.113.1")
-		for i, ms := range []float64{10, 500, 30} {
+		for i, ms := range []float64{10, 11, 60, 61, 62, 63} {
 			r.probes("virginia", sample("203.0.113.1", ms, 0))
-			time.Sleep(time.Duration(i+1) * time.Second)
+			if i == 2 {
+				r.probes("virginia", lost("203.0.113.1"))
+			}
+			time.Sleep(2 * time.Second)
 		}
+		time.Sleep(time.Second)
+		before, _ := value(r.s.Snapshot().RTT.Row(netip.MustParsePrefix("203.0.113.0/24")), r.site("virginia").ID)
+		passive := sample("203.0.113.0", 44, 0)
+		passive.Method = state.RTTPassive
+		r.probes("virginia", passive)
 		r.stop()
 		time.Sleep(time.Minute)
 		r = startIn(t, two(usesRTT), dir)
 		table := r.s.Snapshot().RTT
-		v, ok := table.Row(table.Key(addr("203.0.113.1"))).Of(r.site("virginia").ID)
+		v, ok := value(table.Row(table.Key(addr("203.0.113.1"))), r.site("virginia").ID)
 		age := time.Since(v.Newest).Round(time.Second)
-		if !ok || v.RTT != 30*time.Millisecond || age != 63*time.Second {
-			t.Errorf("%v %v, age %v; want 30ms, 1m3s", ok, v.RTT, age)
+		if !ok || v.RTT != 60*time.Millisecond || age != 63*time.Second {
+			t.Errorf("%v %v, age %v; want 60ms, 1m3s", ok, v.RTT, age)
+		}
+		if before.Before == 0 || before.Lost != 1 || v.Shifted.Sub(before.Shifted).Abs() > 2*time.Second {
+			t.Errorf("shifted %v, then %v", before, v)
+		}
+		v.Newest, v.Shifted = before.Newest, before.Shifted
+		if v != before {
+			t.Errorf("%+v, want what it was: %+v", v, before)
+		}
+		rtt, ok := table.Row(table.Key(addr("203.0.113.1"))).Fresh(r.site("virginia").ID, state.RTTPassive, table.Moment(time.Now().Add(-time.Hour)))
+		if !ok || rtt != 44*time.Millisecond {
+			t.Errorf("passive: %v %v, want 44ms", ok, rtt)
 		}
 	})
 }

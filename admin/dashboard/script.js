@@ -451,8 +451,8 @@ async function loadRTT() {
       make("tbody", {}, v.networks.map((n) => make("tr", {}, make("th", { scope: "row" }, n.network), sites.map((name) => {
         const t = n.sites.find((s) => s.site === name);
         if (!t) return make("td", { class: "number muted" }, "–");
-        const best = n.sites[0].rtt_ms;
-        return make("td", { class: "number " + (t.rtt_ms === best ? "best" : t.rtt_ms > best * 2 ? "far" : ""), title: `measured ${span(t.age_seconds * 1000)} ago` }, t.rtt_ms.toFixed(1));
+        const best = n.sites.find((s) => s.method === t.method).rtt_ms;
+        return make("td", { class: "number " + (t.rtt_ms === best ? "best" : t.rtt_ms > best * 2 ? "far" : ""), title: `measured by ${t.method} ${span(t.age_seconds * 1000)} ago` }, t.rtt_ms.toFixed(1));
       })))),
     ];
   });

@@ -21,7 +21,7 @@ func Chains(c *config.Config) (map[string]*policy.Chain, error) {
 		for i, s := range p.Steps {
 			steps[i] = policy.StepOptions{
 				Metric: s.Metric, Disabled: !s.Enabled, Tolerance: s.Tolerance, ToleranceAbs: s.ToleranceAbs, ToleranceRate: s.ToleranceRate,
-				MaxAge: s.MaxAge, RequireData: s.RequireData, Levels: s.Levels, ToleranceKm: s.ToleranceKm, Limit: s.Limit, HalfLife: s.HalfLife,
+				MaxAge: s.MaxAge, RequireData: s.RequireData, Explore: s.Explore, Levels: s.Levels, ToleranceKm: s.ToleranceKm, Limit: s.Limit, HalfLife: s.HalfLife,
 				Method: s.Method,
 			}
 		}
@@ -44,6 +44,10 @@ func State(c *config.Config, chains map[string]*policy.Chain) *state.Config {
 			MaxTargets: c.RTT.MaxTargets, MaxSites: c.RTT.MaxSites, Exempt: c.RTT.Exempt,
 		},
 		Sites: make([]state.SiteConfig, 0, len(c.Sites)), Services: make([]state.ServiceConfig, 0, len(c.Services)),
+	}
+	for _, name := range c.RTT.Methods {
+		method, _ := state.ParseRTTMethod(name) // config knows the same
+		sc.RTT.Methods = append(sc.RTT.Methods, method)
 	}
 	for _, s := range c.Sites {
 		at := location(s.Location)

@@ -30,6 +30,7 @@ type parts struct {
 	virtualServers int
 	draining       bool            // the agent may act
 	ping           bool            // it measures round trips by ICMP, unless gslbd asks for another method
+	passive        bool            // it takes round trips from the connections of clients
 	pings          map[bool]string // by whether IPv6: where the file has a check by ICMP
 
 	log     *zap.Logger
@@ -78,6 +79,10 @@ func load(path string, once bool) (*parts, error) {
 	opts := sitereport.AgentOptions{
 		Site: c.Site, Name: c.Agent, Servers: c.Servers, Transport: p.secured, Interval: c.Interval,
 		Draining: c.Draining.Enabled, Log: p.log,
+	}
+	if pr := c.PassiveRTT; pr.Enabled {
+		p.passive = true
+		opts.Passive = &sitereport.PassiveOptions{Interval: pr.Interval, MinConnections: pr.MinConnections, MaxPrefixes: pr.MaxPrefixes}
 	}
 	if once {
 		opts.Name = onceName(c.Agent)

@@ -84,6 +84,14 @@ func (p *parts) check(ctx context.Context, out io.Writer) error {
 			say("round trips", err4, "")
 		}
 	}
+	if p.passive {
+		var servers []sitereport.VirtualServer
+		for _, r := range readings {
+			servers = append(servers, r.VirtualServers...)
+		}
+		connections, measured, err := sitereport.CheckPassive(ctx, servers)
+		say("round trips of clients", err, "%d connections at the virtual servers, round trips known of %d", connections, measured)
+	}
 	if failed {
 		return errFailed
 	}

@@ -308,9 +308,22 @@ func showRTT(_ string, v admin.RTTs) string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, network %s\n", v.Resolver, v.Network)
-	rows := [][]string{{"SITE", "RTT", "AGE"}}
+	rows := [][]string{{"SITE", "RTT", "METHOD", "AGE", "JITTER", "LOST", "PATH CHANGE"}}
 	for _, s := range v.Sites {
-		rows = append(rows, []string{s.Site, fmt.Sprintf("%.1f ms", s.RTTMS), span(time.Duration(s.Age * float64(time.Second)))})
+		method, lost, path := s.Method, "-", "-"
+		if s.Connections > 0 {
+			method += fmt.Sprintf(", %d connections", s.Connections)
+		}
+		if s.Probes > 0 {
+			lost = fmt.Sprintf("%d of %d", s.Lost, s.Probes)
+		}
+		if c := s.PathChange; c != nil {
+			path = fmt.Sprintf("was %.1f ms until %s", c.BeforeMS, c.Since.Format(time.RFC3339))
+		}
+		rows = append(rows, []string{
+			s.Site, fmt.Sprintf("%.1f ms", s.RTTMS), method, span(time.Duration(s.Age * float64(time.Second))),
+			fmt.Sprintf("%.1f ms", s.Jitter), lost, path,
+		})
 	}
 	table(&b, rows)
 	return b.String()

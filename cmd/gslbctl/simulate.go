@@ -179,8 +179,12 @@ func (sim *simulation) present(ctx context.Context, set *settings, addresses []n
 			return nil, err
 		}
 		for _, r := range rtts.Sites {
+			method, ok := state.ParseRTTMethod(r.Method)
+			if !ok { // of a later release
+				continue
+			}
 			p.RTTs[r.Site] = append(p.RTTs[r.Site], state.RTTSample{
-				Resolver: a, RTT: time.Duration(r.RTTMS * float64(time.Millisecond)), Age: time.Duration(r.Age * float64(time.Second)),
+				Method: method, Resolver: a, RTT: time.Duration(r.RTTMS * float64(time.Millisecond)), Age: time.Duration(r.Age * float64(time.Second)),
 			})
 		}
 	}

@@ -195,7 +195,7 @@ func serviceOptions(c *config.Config) []dns.ServiceOptions {
 }
 
 func receiverConfig(c *config.Config) sitereport.ReceiverConfig {
-	rc := sitereport.ReceiverConfig{Interval: c.Reports.Interval, Methods: c.RTT.Methods}
+	rc := sitereport.ReceiverConfig{Interval: c.Reports.Interval}
 	for _, s := range c.Sites {
 		rc.Sites = append(rc.Sites, sitereport.ReceiverSite{Name: s.Name, Tokens: plain(s.Tokens)})
 	}

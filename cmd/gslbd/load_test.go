@@ -72,7 +72,7 @@ evacuation: {exec: {command: [/bin/sh, -e], timeout: 3m}}
 	want := &state.Config{
 		StaleAfter: 7 * time.Second, DeadAfter: 9 * time.Second,
 		RTT: state.RTTConfig{
-			PrefixV4: 22, PrefixV6: 48, Refresh: time.Minute, SilentFor: 3 * time.Minute, MaxTargets: 5, MaxSites: 3,
+			PrefixV4: 22, PrefixV6: 48, Refresh: time.Minute, SilentFor: 3 * time.Minute, MaxTargets: 5, MaxSites: 3, Methods: []state.RTTMethod{state.RTTICMP, state.RTTDNS},
 			Exempt: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 		},
 		Sites: []state.SiteConfig{{
