@@ -2,7 +2,7 @@
 //
 // A [Monitor] runs health checks of type icmp, tcp, udp, http, https and dns, each on its own schedule, and resolves
 // rise and fall. A [Prober] measures the round trip to many resolvers at a bounded rate, by ICMP echo and, where that
-// is silent, by a DNS query. Health checks by ICMP use pro-bing, one pinger a check; the Prober uses one socket a
+// is silent, by a TCP connection or a DNS query. Health checks by ICMP use pro-bing, one pinger a check; the Prober uses one ICMP socket a
 // family for all its targets, with the kernel's receive timestamps, because a pinger for each resolver costs a
 // descriptor, four goroutines and its precision each.
 //
