@@ -488,7 +488,7 @@ func (d *decoder) rtt() (t RTT, err error) {
 		case "method":
 			return d.word(&t.Method, "icmp", "dns", "tcp")
 		case "connections":
-			t.Connections, _, err = d.whole(MaxSessions)
+			t.Connections, err = pointer(d.whole(MaxSessions))
 		case "age_ms":
 			t.AgeMS, _, err = d.rate(MaxAgeMillis)
 		}

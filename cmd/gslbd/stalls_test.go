@@ -68,7 +68,7 @@ func BenchmarkStalls(b *testing.B) {
 		return netip.AddrFrom4(a)
 	}
 	rtt := func(i int) state.RTTSample {
-		return state.RTTSample{Resolver: network(i), RTT: time.Duration(i%100+1) * time.Millisecond, Method: "icmp"}
+		return state.RTTSample{Resolver: network(i), RTT: time.Duration(i%100+1) * time.Millisecond, Method: state.RTTICMP}
 	}
 	for i := 0; i < networks; i += 2000 {
 		samples := make([]state.RTTSample, 2000)
