@@ -22,8 +22,17 @@ func (d *decoder) checkAgent(a *Agent) {
 	d.tokens(a.TokenFile, "token_file") // only whether it can be used: whoever presents it reads it again
 	d.agentTLS(a)
 
-	if len(a.HAProxy) == 0 && len(a.VirtualServers) == 0 && !d.failed["haproxy"] && !d.failed["virtual_servers"] {
-		d.fail("", "there is nothing to report: write haproxy or virtual_servers")
+	nothing := true
+	for key, entries := range map[string]int{
+		"haproxy":         len(a.HAProxy),
+		"nginx":           len(a.Nginx),
+		"nginx_plus":      len(a.NginxPlus),
+		"virtual_servers": len(a.VirtualServers),
+	} {
+		nothing = nothing && entries == 0 && !d.failed[key]
+	}
+	if nothing {
+		d.fail("", "there is nothing to report: write virtual_servers, or what is to be read, such as haproxy")
 	}
 	names, sockets := map[string]string{}, map[string]string{}
 	for i, h := range a.HAProxy {
@@ -33,6 +42,7 @@ func (d *decoder) checkAgent(a *Agent) {
 			d.unique(names, vs.Name, at(path+".virtual_servers", j)+".name")
 		}
 	}
+	d.checkHTTPReaders(a, names)
 	for i, vs := range a.VirtualServers {
 		path := at("virtual_servers", i)
 		d.unique(names, vs.Name, path+".name")

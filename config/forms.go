@@ -34,6 +34,7 @@ var forms = map[string]func(string) (string, error){
 	"socket":    socketForm,
 	"interface": interfaceForm,
 	"alpn":      alpnForm,
+	"source":    sourceForm,
 }
 
 var (

@@ -68,7 +68,7 @@ func load(path string, once bool) (*parts, error) {
 	if p.log, err = newLogger(c.Log); err != nil {
 		return nil, err
 	}
-	if p.secured, err = newSecured(c, p.log); err != nil {
+	if p.secured, err = newSecured(c.TLS, secret{key: "token_file", file: c.TokenFile}, p.log); err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", path, err)}
 	}
 	opts := sitereport.AgentOptions{
@@ -85,6 +85,9 @@ func load(path string, once bool) (*parts, error) {
 		}
 		p.readers = append(p.readers, namedReader{r, "haproxy " + h.Socket})
 		p.virtualServers += len(h.VirtualServers)
+	}
+	if err := p.readHTTP(c); err != nil {
+		return nil, usageError{fmt.Errorf("%s: %w", path, err)}
 	}
 	if len(c.VirtualServers) > 0 || c.Linux.Interface != "" {
 		p.checked = sitereport.NewChecked(checkedOptions(c, p.log))
