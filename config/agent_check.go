@@ -27,6 +27,7 @@ func (d *decoder) checkAgent(a *Agent) {
 		"haproxy":         len(a.HAProxy),
 		"nginx":           len(a.Nginx),
 		"nginx_plus":      len(a.NginxPlus),
+		"exec":            len(a.Exec),
 		"virtual_servers": len(a.VirtualServers),
 	} {
 		nothing = nothing && entries == 0 && !d.failed[key]
@@ -43,6 +44,7 @@ func (d *decoder) checkAgent(a *Agent) {
 		}
 	}
 	d.checkHTTPReaders(a, names)
+	d.checkExec(a)
 	for i, vs := range a.VirtualServers {
 		path := at("virtual_servers", i)
 		d.unique(names, vs.Name, path+".name")

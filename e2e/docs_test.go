@@ -76,6 +76,8 @@ var treated = map[string][][2]string{
 		{"site: seoul", agentFile},
 		{"site: seoul", agentFile},
 		{"site: seoul", agentFile},
+		{"#!/bin/sh", "TestDocs of cmd/gslb-agent runs it"},
+		{"site: seoul", agentFile},
 		{"site: seoul", agentFile},
 		{"curl -sS http://127.0.0.1:8054", operations},
 	},

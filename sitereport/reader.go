@@ -76,6 +76,23 @@ const (
 	AllFigures = FigureSessions | FigureNewSessions | FigureBitsIn | FigureBitsOut
 )
 
+// figures returns those that are known.
+func (l *Load) figures() (known Figures) {
+	if l.Sessions != nil {
+		known |= FigureSessions
+	}
+	if l.NewSessions != nil {
+		known |= FigureNewSessions
+	}
+	if l.BitsPerSecIn != nil {
+		known |= FigureBitsIn
+	}
+	if l.BitsPerSecOut != nil {
+		known |= FigureBitsOut
+	}
+	return known
+}
+
 // merge adds up what all readers of a site read. A figure that any of them lacks is absent from the sum, because part of
 // a site's load looks like a site with room to spare. A reader without virtual servers has no sessions to lack, but for
 // the figures that it supplies for those of others.

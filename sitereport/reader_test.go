@@ -1,6 +1,8 @@
 package sitereport
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -79,4 +81,31 @@ func TestReaderWarnings(t *testing.T) {
 	if d := cmp.Diff([]string(nil), readerWarnings([]Reading{{}}, []error{nil})); d != "" {
 		t.Error(d)
 	}
+}
+
+// FuzzExec reads whatever a program prints: within the bounds of a report, and with something in it, or not at all.
+func FuzzExec(f *testing.F) {
+	f.Add([]byte(`{"load": {"sessions": 7, "bits_per_second_in": 1.5}, "warnings": ["w", ""]}`))
+	f.Add([]byte(`{"virtual_servers": [{"name": "web", "address": "192.0.2.1", "port": 443, "servers": [{"name": "s1", "state": "up"}]}]}`))
+	f.Add([]byte(`{"load": null, "virtual_servers": [{"name": "a"}, null]}`))
+	f.Fuzz(func(t *testing.T, output []byte) {
+		r, err := parseExec(output)
+		if err != nil {
+			if len(r.VirtualServers) > 0 || r.Load != (Load{}) {
+				t.Errorf("%+v, %v", r, err)
+			}
+			return
+		}
+		if len(r.VirtualServers) == 0 && (r.Supplies == 0 || r.Load == (Load{})) {
+			t.Errorf("nothing is in it: %+v", r)
+		}
+		load, servers := merge([]Reading{r})
+		b, err := json.Marshal(&Report{Site: "a", Load: load, VirtualServers: servers, Warnings: r.Warnings})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Decode(bytes.NewReader(b), 1<<30); err != nil {
+			t.Errorf("a receiver refuses it: %v", err)
+		}
+	})
 }

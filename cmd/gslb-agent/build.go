@@ -89,6 +89,13 @@ func load(path string, once bool) (*parts, error) {
 	if err := p.readHTTP(c); err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", path, err)}
 	}
+	for i, x := range c.Exec {
+		r, err := sitereport.NewExec(sitereport.ExecOptions{Command: x.Command, Timeout: x.Timeout, Site: c.Site, Agent: c.Agent})
+		if err != nil {
+			return nil, usageError{fmt.Errorf("%s: exec[%d].command: %w", path, i, err)}
+		}
+		p.readers = append(p.readers, namedReader{r, "exec " + x.Command[0]})
+	}
 	if len(c.VirtualServers) > 0 || c.Linux.Interface != "" {
 		p.checked = sitereport.NewChecked(checkedOptions(c, p.log))
 		p.readers = append(p.readers, namedReader{p.checked, "own checks"})
