@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"time"
 )
 
@@ -66,6 +67,81 @@ type NginxPlusVirtualServer struct {
 	Protocol string `mapstructure:"protocol" default:"tcp" enum:"tcp|udp"`
 }
 
+// AgentPrometheus is one page of telemetry that is read, of any exporter.
+type AgentPrometheus struct {
+	AgentHTTP `mapstructure:",squash"`
+	// Load says where the figures come from. Without virtual_servers they are those of virtual servers that others tell of.
+	Load PrometheusLoad `mapstructure:"load"`
+	// VirtualServers are those whose servers are told by series. At most 1000; default: none.
+	VirtualServers []PrometheusVirtualServer `mapstructure:"virtual_servers" size:"1000"`
+}
+
+// PrometheusLoad says where the figures come from; what is left out is not known.
+type PrometheusLoad struct {
+	// Sessions are those that are open now.
+	Sessions *PrometheusFigure `mapstructure:"sessions"`
+	// NewSessions are the new sessions a second.
+	NewSessions *PrometheusFigure `mapstructure:"new_sessions_per_second"`
+	// BitsIn is the traffic from clients.
+	BitsIn *PrometheusFigure `mapstructure:"bits_per_second_in"`
+	// BitsOut is the traffic to clients.
+	BitsOut *PrometheusFigure `mapstructure:"bits_per_second_out"`
+}
+
+// PrometheusFigure is one figure: the sum of the series that match.
+type PrometheusFigure struct {
+	// Series is name, or name{label="value",...}: all labels that are given must be equal. Required.
+	Series string `mapstructure:"series" required:"true" as:"series"`
+	// Kind is gauge, whose value counts, or counter, of which what it grew by a second counts. Default gauge.
+	Kind string `mapstructure:"kind" default:"gauge" enum:"gauge|counter"`
+	// Factor is what the sum is multiplied with, such as 8 for bits of bytes. 0.000001 to 1000000, default 1.
+	Factor float64 `mapstructure:"factor" default:"1" min:"0.000001" max:"1000000"`
+}
+
+// PrometheusVirtualServer is a virtual server whose servers are told by series.
+type PrometheusVirtualServer struct {
+	// Name is what members name in virtual_servers. Required, unique within the file.
+	Name string `mapstructure:"name" required:"true" as:"label"`
+	// Address is the VIP, by which gslbd matches members. Default: none; then members must name the virtual server.
+	Address netip.Addr `mapstructure:"address"`
+	// Port of the VIP. 1 to 65535; default 0, which is not reported.
+	Port uint16 `mapstructure:"port" min:"1" max:"65535"`
+	// Protocol of the VIP: tcp or udp. Default tcp.
+	Protocol string `mapstructure:"protocol" default:"tcp" enum:"tcp|udp"`
+	// Sessions are those that are open at this virtual server. Default: not known.
+	Sessions *PrometheusFigure `mapstructure:"sessions"`
+	// Servers says which series tell of its servers. Required.
+	Servers *PrometheusServers `mapstructure:"servers" required:"true"`
+}
+
+// PrometheusServers says which series tell of servers.
+type PrometheusServers struct {
+	// Series chooses those of which each tells whether one server is up. Required.
+	Series string `mapstructure:"series" required:"true" as:"series"`
+	// Label is the label whose value is the server's name. Required.
+	Label string `mapstructure:"label" required:"true" as:"label"`
+	// Up is the value of a server that is up; with another one it is down. Default 1.
+	Up float64 `mapstructure:"up" default:"1"`
+	// Drain chooses series that name, by the same label and a value other than 0, servers in drain. Default: none.
+	Drain string `mapstructure:"drain" as:"series"`
+	// Maint chooses, likewise, servers in maintenance. Default: none.
+	Maint string `mapstructure:"maint" as:"series"`
+}
+
+// seriesSyntax is that of a series in Prometheus' text format.
+var seriesSyntax = func() *regexp.Regexp {
+	const label = `[A-Za-z_][A-Za-z0-9_]* *= *"([^"\\\n]|\\[\\"n])*"`
+	return regexp.MustCompile(`^[A-Za-z_:][A-Za-z0-9_:]*(\{ *(` + label + `( *, *` + label + `)*)? *,? *\})?$`)
+}()
+
+// seriesForm is what series are chosen by.
+func seriesForm(s string) (string, error) {
+	if !seriesSyntax.MatchString(s) || len(s) > 1024 {
+		return "", fmt.Errorf(`%s is not a series: write name, or name{label="value"}`, quote(s))
+	}
+	return s, nil
+}
+
 // sourceForm is the URL that a reader asks for.
 func sourceForm(s string) (string, error) {
 	u, err := url.Parse(s)
@@ -92,6 +168,16 @@ func (d *decoder) checkHTTPReaders(a *Agent, names map[string]string) {
 		d.agentHTTP(&a.NginxPlus[i].AgentHTTP, path)
 		d.unique(urls, a.NginxPlus[i].URL, path+".url")
 		for j, vs := range a.NginxPlus[i].VirtualServers {
+			d.unique(names, vs.Name, at(path+".virtual_servers", j)+".name")
+		}
+	}
+	for i := range a.Prometheus {
+		path, p := at("prometheus", i), &a.Prometheus[i]
+		d.agentHTTP(&p.AgentHTTP, path)
+		if p.Load == (PrometheusLoad{}) && len(p.VirtualServers) == 0 && !d.failed[path+".virtual_servers"] && !d.failed[path+".load"] {
+			d.fail(path, "reads nothing: write load or virtual_servers")
+		}
+		for j, vs := range p.VirtualServers {
 			d.unique(names, vs.Name, at(path+".virtual_servers", j)+".name")
 		}
 	}

@@ -35,6 +35,7 @@ var forms = map[string]func(string) (string, error){
 	"interface": interfaceForm,
 	"alpn":      alpnForm,
 	"source":    sourceForm,
+	"series":    seriesForm,
 }
 
 var (

@@ -39,7 +39,37 @@ func (p *parts) readHTTP(c *config.Agent) error {
 		p.readers = append(p.readers, namedReader{r, "nginx_plus " + shown(n.URL)})
 		p.virtualServers += len(n.VirtualServers)
 	}
+	for i, c := range c.Prometheus {
+		h, err := p.httpOptions("prometheus", i, c.AgentHTTP)
+		if err != nil {
+			return err
+		}
+		opts := sitereport.PrometheusOptions{HTTP: h, Load: sitereport.PrometheusLoad{
+			Sessions: figure(c.Load.Sessions), NewSessions: figure(c.Load.NewSessions),
+			BitsPerSecIn: figure(c.Load.BitsIn), BitsPerSecOut: figure(c.Load.BitsOut),
+		}}
+		for _, v := range c.VirtualServers {
+			opts.VirtualServers = append(opts.VirtualServers, sitereport.PrometheusVirtualServer{
+				Name: v.Name, Address: v.Address, Port: v.Port, Protocol: v.Protocol,
+				Sessions: figure(v.Sessions), Servers: sitereport.PrometheusServers(*v.Servers),
+			})
+		}
+		r, err := sitereport.NewPrometheus(opts)
+		if err != nil {
+			return fmt.Errorf("prometheus[%d]: %w", i, err)
+		}
+		p.readers = append(p.readers, namedReader{r, "prometheus " + shown(c.URL)})
+		p.virtualServers += len(c.VirtualServers)
+	}
 	return nil
+}
+
+// figure is a figure of a Prometheus reader; nil: not known.
+func figure(f *config.PrometheusFigure) *sitereport.PrometheusFigure {
+	if f == nil {
+		return nil
+	}
+	return &sitereport.PrometheusFigure{Series: f.Series, Counter: f.Kind == "counter", Factor: f.Factor}
 }
 
 // httpOptions are how the reader at index i of a list asks. Its files are read, so that the error names one that cannot be
