@@ -26,6 +26,7 @@ type Agent struct {
 	HAProxy        []HAProxy            `mapstructure:"haproxy" size:"64"`
 	Nginx          []NginxStatus        `mapstructure:"nginx" size:"64"`
 	NginxPlus      []NginxPlus          `mapstructure:"nginx_plus" size:"64"`
+	Envoy          []AgentEnvoy         `mapstructure:"envoy" size:"64"`
 	Prometheus     []AgentPrometheus    `mapstructure:"prometheus" size:"64"`
 	Exec           []AgentExec          `mapstructure:"exec" size:"64"`
 	VirtualServers []AgentVirtualServer `mapstructure:"virtual_servers" size:"1000"`

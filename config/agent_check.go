@@ -27,6 +27,7 @@ func (d *decoder) checkAgent(a *Agent) {
 		"haproxy":         len(a.HAProxy),
 		"nginx":           len(a.Nginx),
 		"nginx_plus":      len(a.NginxPlus),
+		"envoy":           len(a.Envoy),
 		"prometheus":      len(a.Prometheus),
 		"exec":            len(a.Exec),
 		"virtual_servers": len(a.VirtualServers),

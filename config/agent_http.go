@@ -67,6 +67,34 @@ type NginxPlusVirtualServer struct {
 	Protocol string `mapstructure:"protocol" default:"tcp" enum:"tcp|udp"`
 }
 
+// AgentEnvoy is one Envoy whose admin interface is read.
+type AgentEnvoy struct {
+	AgentHTTP `mapstructure:",squash"`
+	// VirtualServers pairs listeners with clusters. Required, 1 to 1000.
+	VirtualServers []EnvoyVirtualServer `mapstructure:"virtual_servers" required:"true" size:"1000"`
+}
+
+// EnvoyVirtualServer pairs the listener that takes a virtual server's sessions with the cluster of its servers.
+type EnvoyVirtualServer struct {
+	// Name is what members name in virtual_servers. Required, unique within the file.
+	Name string `mapstructure:"name" required:"true" as:"label"`
+	// Listener is how the listener's statistics are called: 0.0.0.0_443, or its stat_prefix. Required.
+	Listener string `mapstructure:"listener" required:"true" as:"shorttext"`
+	// Kind is http or tcp: of the filter that counts the traffic. Default http.
+	Kind string `mapstructure:"kind" default:"http" enum:"http|tcp"`
+	// StatPrefix is how this filter's statistics are called: the stat_prefix of the HTTP connection manager or the TCP proxy.
+	// Required.
+	StatPrefix string `mapstructure:"stat_prefix" required:"true" as:"shorttext"`
+	// Cluster is the cluster whose hosts are read. Required.
+	Cluster string `mapstructure:"cluster" required:"true" as:"shorttext"`
+	// Address is the VIP, by which gslbd matches members. Default: none; then members must name the virtual server.
+	Address netip.Addr `mapstructure:"address"`
+	// Port of the VIP. 1 to 65535; default 0, which is not reported.
+	Port uint16 `mapstructure:"port" min:"1" max:"65535"`
+	// Protocol of the VIP: tcp or udp. Default tcp.
+	Protocol string `mapstructure:"protocol" default:"tcp" enum:"tcp|udp"`
+}
+
 // AgentPrometheus is one page of telemetry that is read, of any exporter.
 type AgentPrometheus struct {
 	AgentHTTP `mapstructure:",squash"`
@@ -168,6 +196,14 @@ func (d *decoder) checkHTTPReaders(a *Agent, names map[string]string) {
 		d.agentHTTP(&a.NginxPlus[i].AgentHTTP, path)
 		d.unique(urls, a.NginxPlus[i].URL, path+".url")
 		for j, vs := range a.NginxPlus[i].VirtualServers {
+			d.unique(names, vs.Name, at(path+".virtual_servers", j)+".name")
+		}
+	}
+	for i := range a.Envoy {
+		path := at("envoy", i)
+		d.agentHTTP(&a.Envoy[i].AgentHTTP, path)
+		d.unique(urls, a.Envoy[i].URL, path+".url")
+		for j, vs := range a.Envoy[i].VirtualServers {
 			d.unique(names, vs.Name, at(path+".virtual_servers", j)+".name")
 		}
 	}

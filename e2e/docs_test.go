@@ -77,6 +77,7 @@ var treated = map[string][][2]string{
 		{"site: seoul", agentFile},
 		{"site: seoul", agentFile},
 		{"site: seoul", agentFile},
+		{"site: seoul", agentFile},
 		{"#!/bin/sh", "TestDocs of cmd/gslb-agent runs it"},
 		{"site: seoul", agentFile},
 		{"site: seoul", agentFile},

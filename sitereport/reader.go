@@ -114,13 +114,16 @@ func merge(readings []Reading) (*Load, []VirtualServer) {
 	if i := slices.IndexFunc(readings, func(r Reading) bool { return r.WholeSite }); i >= 0 {
 		load.BitsPerSecIn, load.BitsPerSecOut = readings[i].Load.BitsPerSecIn, readings[i].Load.BitsPerSecOut
 	}
-	// A receiver refuses a whole report for one name that it cannot print, so what came from an SLB is made printable.
+	// A receiver refuses a whole report for one name that it cannot print, or that is missing, so what came from an SLB is made printable.
 	for i := range servers {
 		v := &servers[i]
 		v.Servers = slices.Clone(v.Servers)
 		for j := range v.Servers {
 			s := &v.Servers[j]
 			s.Name, s.Address, s.Reason = printable(s.Name, MaxName), printable(s.Address, MaxName), printable(s.Reason, MaxReason)
+			if s.Name == "" && s.Address == "" {
+				s.Name = "nameless"
+			}
 		}
 	}
 	if load == (Load{}) {

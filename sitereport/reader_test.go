@@ -65,6 +65,15 @@ func TestMerge(t *testing.T) {
 	}
 }
 
+// TestMergeNames has a server whose name is nothing that can be printed: a receiver would refuse the whole report.
+func TestMergeNames(t *testing.T) {
+	_, got := merge([]Reading{{VirtualServers: []VirtualServer{{Name: "web", Servers: []Server{{Name: " \x00", State: StateUp}, {Address: "a"}}}}}})
+	want := []Server{{Name: "nameless", State: StateUp}, {Address: "a"}}
+	if d := cmp.Diff(want, got[0].Servers); d != "" {
+		t.Error(d)
+	}
+}
+
 // TestReaderWarnings keeps what readers say within what a receiver takes.
 func TestReaderWarnings(t *testing.T) {
 	loud := Reading{}

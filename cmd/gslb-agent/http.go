@@ -39,6 +39,22 @@ func (p *parts) readHTTP(c *config.Agent) error {
 		p.readers = append(p.readers, namedReader{r, "nginx_plus " + shown(n.URL)})
 		p.virtualServers += len(n.VirtualServers)
 	}
+	for i, e := range c.Envoy {
+		h, err := p.httpOptions("envoy", i, e.AgentHTTP)
+		if err != nil {
+			return err
+		}
+		opts := sitereport.EnvoyOptions{HTTP: h}
+		for _, v := range e.VirtualServers {
+			opts.VirtualServers = append(opts.VirtualServers, sitereport.EnvoyVirtualServer(v))
+		}
+		r, err := sitereport.NewEnvoy(opts)
+		if err != nil {
+			return fmt.Errorf("envoy[%d].url: %w", i, err)
+		}
+		p.readers = append(p.readers, namedReader{r, "envoy " + shown(e.URL)})
+		p.virtualServers += len(e.VirtualServers)
+	}
 	for i, c := range c.Prometheus {
 		h, err := p.httpOptions("prometheus", i, c.AgentHTTP)
 		if err != nil {

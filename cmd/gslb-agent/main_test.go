@@ -199,7 +199,7 @@ func TestDocs(t *testing.T) {
 	}
 	files := strings.Split(b+read("install.md"), "```yaml\n")[1:]
 	files = slices.DeleteFunc(files, func(text string) bool { return !strings.HasPrefix(text, "site:") })
-	if len(files) != 8 {
+	if len(files) != 9 {
 		t.Fatalf("%d files", len(files))
 	}
 	for _, text := range files {
