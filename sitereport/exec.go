@@ -105,7 +105,6 @@ func parseExec(output []byte) (r Reading, err error) {
 func (x *Exec) run(ctx context.Context) (_ []byte, complaint string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, x.opts.Timeout)
 	defer cancel()
-	started := time.Now()
 	stdout, stderr := &limited{most: maxExecOutput, full: cancel}, &limited{most: maxExecError}
 	cmd := exec.CommandContext(ctx, x.opts.Command[0], x.opts.Command[1:]...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
@@ -125,7 +124,7 @@ func (x *Exec) run(ctx context.Context) (_ []byte, complaint string, err error) 
 		err = fmt.Errorf("it printed more than %d bytes and was killed", maxExecOutput)
 	case ctx.Err() != nil:
 		_ = kill() // when it ended by itself, Cancel was not called, and a process that it left behind may live
-		err = fmt.Errorf("it was not done after %s and was killed", time.Since(started).Round(time.Millisecond))
+		err = late("it was killed because it was not done", x.opts.Timeout)
 	case errors.Is(err, exec.ErrWaitDelay):
 		_ = kill()
 		err = errors.New("it ended and left a process behind that holds its output, which was killed")

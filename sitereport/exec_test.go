@@ -134,7 +134,7 @@ func TestExecFailures(t *testing.T) {
 		"prints nothing":     {"", "there is no report: the body is empty"},
 		"prints a page":      {"echo '<html>'", "not JSON"},
 		"prints without end": {"yes", "it printed more than 4194304 bytes and was killed"},
-		"is late":            {"echo '{\"load\": {}}'; sleep 60", "it was not done after "},
+		"is late":            {"echo '{\"load\": {}}'; sleep 60", "it was killed because it was not done within 300ms, or four fifths of the time between reports"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -70,7 +70,7 @@ func (s *source) get(ctx context.Context, path, query string) ([]byte, error) {
 	case err == nil:
 		return body, nil
 	case errors.Is(err, context.DeadlineExceeded):
-		err = fmt.Errorf("no whole answer in %s", s.timeout)
+		err = late("no whole answer", s.timeout)
 	}
 	if path != "" {
 		err = fmt.Errorf("%s: %w", path, err)
@@ -109,6 +109,12 @@ func (s *source) fetch(ctx context.Context, u *url.URL) ([]byte, error) {
 		return nil, fmt.Errorf("the answer is longer than %d bytes", maxHTTPBody)
 	}
 	return body, nil
+}
+
+// late says that something was not done in time. The agent's reports leave less than timeout where they are frequent. The
+// text is the same each time, so that it is logged once.
+func late(what string, timeout time.Duration) error {
+	return fmt.Errorf("%s within %s, or four fifths of the time between reports", what, timeout)
 }
 
 // getJSON asks likewise, and reads the answer into v.

@@ -93,8 +93,8 @@ func TestHTTPErrors(t *testing.T) {
 			io.WriteString(w, "Active")
 			w.(http.Flusher).Flush()
 			<-q.Context().Done()
-		}, "no whole answer in 300ms"},
-		"mute":  {func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() }, "no whole answer in 300ms"},
+		}, "no whole answer within 300ms, or four"},
+		"mute":  {func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() }, "no whole answer within 300ms, or four"},
 		"cut":   {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF"},
 		"page":  {body("<html>Welcome</html>"), "not answer with the page of stub_status"},
 		"empty": {body(""), "not answer with the page of stub_status"},
