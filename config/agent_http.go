@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"net/url"
 	"regexp"
+	"strings"
 	"time"
 )
 
@@ -174,7 +175,7 @@ func seriesForm(s string) (string, error) {
 func sourceForm(s string) (string, error) {
 	u, err := url.Parse(s)
 	switch {
-	case err == nil && u.User != nil:
+	case err == nil && u.User != nil, err != nil && strings.Contains(s, "@"):
 		return "", fmt.Errorf("holds a user or password, which would show up in logs: write user and password_file")
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() != "" && !isPort(u.Port()) || u.Fragment != "" || len(s) > 2048:
 		return "", fmt.Errorf("%s is not a URL to read: write such as http://127.0.0.1:8080/path", quote(s))

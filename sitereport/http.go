@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -98,7 +99,8 @@ func (s *source) fetch(ctx context.Context, u *url.URL) ([]byte, error) {
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:
 		return nil, fmt.Errorf("it answers %d: let the agent's address in there, or give the agent a token_file, or user and password_file", code)
 	case code >= 300 && code < 400:
-		return nil, fmt.Errorf("it answers %d, a redirect to %q, which is not followed: write the URL that it leads to", code, printable(response.Header.Get("Location"), 128))
+		to, _, _ := strings.Cut(response.Header.Get("Location"), "?") // which may repeat our query
+		return nil, fmt.Errorf("it answers %d, a redirect to %q, which is not followed: write the URL that it leads to", code, printable(to, 128))
 	case code == http.StatusNotFound:
 		return nil, errors.New("it answers 404: there is nothing at this path")
 	case code != http.StatusOK:

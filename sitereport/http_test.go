@@ -83,12 +83,14 @@ func TestHTTPErrors(t *testing.T) {
 		answer http.HandlerFunc
 		want   string
 	}{
-		"401":      {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, "it answers 401: let the agent's address in there"},
-		"403":      {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(403) }, "it answers 403: let the agent's address in there"},
-		"404":      {http.NotFound, "there is nothing at this path"},
-		"500":      {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, "it answers 500"},
-		"204":      {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, "it answers 204"},
-		"redirect": {func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, elsewhere.URL, http.StatusFound) }, "a redirect to"},
+		"401": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, "it answers 401: let the agent's address in there"},
+		"403": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(403) }, "it answers 403: let the agent's address in there"},
+		"404": {http.NotFound, "there is nothing at this path"},
+		"500": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, "it answers 500"},
+		"204": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, "it answers 204"},
+		"redirect": {func(w http.ResponseWriter, q *http.Request) {
+			http.Redirect(w, q, elsewhere.URL+q.URL.RequestURI(), http.StatusFound)
+		}, "a redirect to"},
 		"late": {func(w http.ResponseWriter, q *http.Request) {
 			io.WriteString(w, "Active")
 			w.(http.Flusher).Flush()
