@@ -484,7 +484,7 @@ func (d *drainer) plan(ctx context.Context, r *round) {
 		}
 	}
 	r.drained = d.tell()
-	r.warnings = d.warnings()
+	r.warnings = append(r.warnings, d.warnings()...)
 }
 
 // holdsBack returns why the servers of a virtual server are not to be set to drain, or "".
