@@ -25,6 +25,7 @@ type Agent struct {
 	Draining       AgentDraining        `mapstructure:"draining"`
 	HAProxy        []HAProxy            `mapstructure:"haproxy" size:"64"`
 	VirtualServers []AgentVirtualServer `mapstructure:"virtual_servers" size:"1000"`
+	IPVS           IPVS                 `mapstructure:"ipvs"`
 	Linux          Linux                `mapstructure:"linux"`
 	Log            AgentLog             `mapstructure:"log"`
 }

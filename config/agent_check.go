@@ -22,8 +22,9 @@ func (d *decoder) checkAgent(a *Agent) {
 	d.tokens(a.TokenFile, "token_file") // only whether it can be used: whoever presents it reads it again
 	d.agentTLS(a)
 
-	if len(a.HAProxy) == 0 && len(a.VirtualServers) == 0 && !d.failed["haproxy"] && !d.failed["virtual_servers"] {
-		d.fail("", "there is nothing to report: write haproxy or virtual_servers")
+	if len(a.HAProxy) == 0 && len(a.IPVS.VirtualServers) == 0 && len(a.VirtualServers) == 0 &&
+		!d.failed["haproxy"] && !d.failed["ipvs"] && !d.failed["ipvs.virtual_servers"] && !d.failed["virtual_servers"] {
+		d.fail("", "there is nothing to report: write haproxy, ipvs or virtual_servers")
 	}
 	names, sockets := map[string]string{}, map[string]string{}
 	for i, h := range a.HAProxy {
@@ -33,6 +34,7 @@ func (d *decoder) checkAgent(a *Agent) {
 			d.unique(names, vs.Name, at(path+".virtual_servers", j)+".name")
 		}
 	}
+	d.kernelReaders(a, names)
 	for i, vs := range a.VirtualServers {
 		path := at("virtual_servers", i)
 		d.unique(names, vs.Name, path+".name")

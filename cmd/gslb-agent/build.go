@@ -86,6 +86,7 @@ func load(path string, once bool) (*parts, error) {
 		p.readers = append(p.readers, namedReader{r, "haproxy " + h.Socket})
 		p.virtualServers += len(h.VirtualServers)
 	}
+	p.readKernel(c)
 	if len(c.VirtualServers) > 0 || c.Linux.Interface != "" {
 		p.checked = sitereport.NewChecked(checkedOptions(c, p.log))
 		p.readers = append(p.readers, namedReader{p.checked, "own checks"})

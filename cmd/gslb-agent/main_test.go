@@ -199,7 +199,7 @@ func TestDocs(t *testing.T) {
 	}
 	files := strings.Split(b+read("install.md"), "```yaml\n")[1:]
 	files = slices.DeleteFunc(files, func(text string) bool { return !strings.HasPrefix(text, "site:") })
-	if len(files) != 4 {
+	if len(files) < 4 {
 		t.Fatalf("%d files", len(files))
 	}
 	for _, text := range files {
@@ -208,7 +208,7 @@ func TestDocs(t *testing.T) {
 		if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, "/etc/gslb-agent/", "")), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if p, err := load(file, false); err != nil || len(p.warnings) > 0 || p.virtualServers != 1 {
+		if p, err := load(file, false); err != nil || len(p.warnings) > 0 || p.virtualServers == 0 {
 			t.Errorf("%+v, %v", p, err)
 		}
 	}

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"gslbd/config"
+	"gslbd/sitereport"
+)
+
+// readKernel adds the readers of what Linux balances and counts.
+func (p *parts) readKernel(c *config.Agent) {
+	if servers := c.IPVS.VirtualServers; len(servers) > 0 {
+		var opts sitereport.IPVSOptions
+		for _, v := range servers {
+			opts.VirtualServers = append(opts.VirtualServers, sitereport.IPVSVirtualServer{
+				Name: v.Name, Mark: v.Fwmark, Address: v.Address, Port: v.Port, Protocol: v.Protocol,
+			})
+		}
+		p.readers = append(p.readers, namedReader{sitereport.NewIPVS(opts), "ipvs"})
+		p.virtualServers += len(servers)
+	}
+}
