@@ -26,6 +26,7 @@ type Agent struct {
 	HAProxy        []HAProxy            `mapstructure:"haproxy" size:"64"`
 	VirtualServers []AgentVirtualServer `mapstructure:"virtual_servers" size:"1000"`
 	IPVS           IPVS                 `mapstructure:"ipvs"`
+	Keepalived     Keepalived           `mapstructure:"keepalived"`
 	Linux          Linux                `mapstructure:"linux"`
 	Log            AgentLog             `mapstructure:"log"`
 }

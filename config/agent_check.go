@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -22,9 +23,9 @@ func (d *decoder) checkAgent(a *Agent) {
 	d.tokens(a.TokenFile, "token_file") // only whether it can be used: whoever presents it reads it again
 	d.agentTLS(a)
 
-	if len(a.HAProxy) == 0 && len(a.IPVS.VirtualServers) == 0 && len(a.VirtualServers) == 0 &&
-		!d.failed["haproxy"] && !d.failed["ipvs"] && !d.failed["ipvs.virtual_servers"] && !d.failed["virtual_servers"] {
-		d.fail("", "there is nothing to report: write haproxy, ipvs or virtual_servers")
+	if !a.reports() && !slices.ContainsFunc([]string{"haproxy", "ipvs", "ipvs.virtual_servers", "keepalived", "keepalived.virtual_servers", "virtual_servers"},
+		func(path string) bool { return d.failed[path] }) {
+		d.fail("", "there is nothing to report: write haproxy, ipvs, keepalived.virtual_servers or virtual_servers")
 	}
 	names, sockets := map[string]string{}, map[string]string{}
 	for i, h := range a.HAProxy {
@@ -50,6 +51,11 @@ func (d *decoder) checkAgent(a *Agent) {
 			d.timing(vs.Check, path+".check")
 		}
 	}
+}
+
+// reports says whether the file names any virtual server.
+func (a *Agent) reports() bool {
+	return len(a.HAProxy)+len(a.IPVS.VirtualServers)+len(a.Keepalived.VirtualServers)+len(a.VirtualServers) > 0
 }
 
 // agentTLS checks what the agent speaks https with, and warns where it does not.

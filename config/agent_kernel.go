@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // IPVS says which services of the kernel's load balancer are read.
@@ -20,6 +21,30 @@ type IPVSVirtualServer struct {
 	// Address is the VIP. Required without fwmark; with it, only reported.
 	Address netip.Addr `mapstructure:"address"`
 	// Port of the VIP. Required without fwmark; with it, only reported. 1 to 65535.
+	Port uint16 `mapstructure:"port" min:"1" max:"65535"`
+	// Protocol of the VIP: tcp or udp. Default tcp.
+	Protocol string `mapstructure:"protocol" default:"tcp" enum:"tcp|udp"`
+}
+
+// Keepalived says which virtual addresses this machine shares with another one by VRRP.
+type Keepalived struct {
+	// Addresses are the virtual addresses of the VRRP instances, at most 1000. Default: none; all are then this machine's.
+	Addresses []netip.Addr `mapstructure:"addresses" size:"1000"`
+	// Interface is the network interface that has them on the master. Default: any.
+	Interface string `mapstructure:"interface" as:"interface"`
+	// PIDFile is where keepalived keeps the number of its process. Default /run/keepalived.pid.
+	PIDFile string `mapstructure:"pid_file" as:"path" default:"/run/keepalived.pid"`
+	// VirtualServers are those that nothing else reads: up on the master. Default: none.
+	VirtualServers []KeepalivedVirtualServer `mapstructure:"virtual_servers" size:"1000"`
+}
+
+// KeepalivedVirtualServer is a virtual server whose health is the state of its VRRP instance.
+type KeepalivedVirtualServer struct {
+	// Name is what members name in virtual_servers. Required, unique within the file.
+	Name string `mapstructure:"name" required:"true" as:"label"`
+	// Address is the VIP, one of addresses. Required.
+	Address netip.Addr `mapstructure:"address" required:"true"`
+	// Port of the VIP. 1 to 65535; default 0, which is not reported.
 	Port uint16 `mapstructure:"port" min:"1" max:"65535"`
 	// Protocol of the VIP: tcp or udp. Default tcp.
 	Protocol string `mapstructure:"protocol" default:"tcp" enum:"tcp|udp"`
@@ -44,5 +69,34 @@ func (d *decoder) kernelReaders(a *Agent, names map[string]string) {
 		default:
 			d.unique(services, netip.AddrPortFrom(v.Address, v.Port).String()+"/"+v.Protocol, path+".address")
 		}
+	}
+	k := &a.Keepalived
+	k.PIDFile = d.resolve(k.PIDFile)
+	for i, v := range k.VirtualServers {
+		path := at("keepalived.virtual_servers", i)
+		d.unique(names, v.Name, path+".name")
+		if v.Address.IsValid() && !slices.Contains(k.Addresses, v.Address) && !d.failed["keepalived.addresses"] {
+			d.fail(path+".address", "%s is not in keepalived.addresses", v.Address)
+		}
+	}
+	if len(k.Addresses) > 0 {
+		d.withoutAddress(a)
+	}
+}
+
+// withoutAddress warns of virtual servers whose VIP is not told, where it decides what is reported.
+func (d *decoder) withoutAddress(a *Agent) {
+	warn := func(path string, address netip.Addr) {
+		if !address.IsValid() {
+			d.warn(path, "has no address, so it is reported by the standby of keepalived too: write its VIP")
+		}
+	}
+	for i, h := range a.HAProxy {
+		for j, v := range h.VirtualServers {
+			warn(at(at("haproxy", i)+".virtual_servers", j), v.Address)
+		}
+	}
+	for i, v := range a.IPVS.VirtualServers {
+		warn(at("ipvs.virtual_servers", i), v.Address)
 	}
 }

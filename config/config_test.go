@@ -506,8 +506,9 @@ func TestAgentFile(t *testing.T) {
 				{Name: "mail", Frontend: "mail", Backend: "mail", Protocol: "tcp"},
 			}},
 		},
-		Linux: config.Linux{Sessions: true},
-		Log:   config.AgentLog{Level: "info", Format: "json"},
+		Keepalived: config.Keepalived{PIDFile: "/run/keepalived.pid"},
+		Linux:      config.Linux{Sessions: true},
+		Log:        config.AgentLog{Level: "info", Format: "json"},
 	}
 	if diff := cmp.Diff(want, a, cmp.Comparer(func(x, y netip.Addr) bool { return x == y })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -135,7 +135,7 @@ func FuzzLoadAgent(f *testing.F) {
 		if (a == nil) == (err == nil) {
 			t.Fatalf("both or neither of %v and %v", a, err)
 		}
-		if a != nil && (a.Site == "" || a.Agent == "" || len(a.Servers) == 0 || len(a.HAProxy)+len(a.IPVS.VirtualServers)+len(a.VirtualServers) == 0) {
+		if a != nil && (a.Site == "" || a.Agent == "" || len(a.Servers) == 0 || !a.reports()) {
 			t.Errorf("agent %+v", a)
 		}
 	})

@@ -76,6 +76,7 @@ var treated = map[string][][2]string{
 		{"site: seoul", agentFile},
 		{"site: seoul", agentFile},
 		{"site: seoul", agentFile},
+		{"site: seoul", agentFile},
 		{"curl -sS http://127.0.0.1:8054", operations},
 	},
 	"docs/architecture.md": {{"   clients", output}},

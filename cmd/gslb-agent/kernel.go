@@ -17,4 +17,12 @@ func (p *parts) readKernel(c *config.Agent) {
 		p.readers = append(p.readers, namedReader{sitereport.NewIPVS(opts), "ipvs"})
 		p.virtualServers += len(servers)
 	}
+	if k := c.Keepalived; len(k.Addresses) > 0 {
+		opts := sitereport.KeepalivedOptions{Addresses: k.Addresses, Interface: k.Interface, PIDFile: k.PIDFile}
+		for _, v := range k.VirtualServers {
+			opts.VirtualServers = append(opts.VirtualServers, sitereport.KeepalivedVirtualServer(v))
+		}
+		p.readers = append(p.readers, namedReader{sitereport.NewKeepalived(opts), "keepalived"})
+		p.virtualServers += len(k.VirtualServers)
+	}
 }
