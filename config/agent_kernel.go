@@ -3,7 +3,9 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
+	"time"
 )
 
 // IPVS says which services of the kernel's load balancer are read.
@@ -50,6 +52,22 @@ type KeepalivedVirtualServer struct {
 	Protocol string `mapstructure:"protocol" default:"tcp" enum:"tcp|udp"`
 }
 
+// Counters says which counters of the packet filter give the site's bandwidth.
+type Counters struct {
+	// From is whose counters they are: nft (named counters) or iptables (rules with a comment). Required.
+	From string `mapstructure:"from" required:"true" enum:"nft|iptables"`
+	// Table has the counters: of nft its family and name, of iptables its name. Default "inet gslb", of iptables filter.
+	Table string `mapstructure:"table" default:"inet gslb|iptables=filter" as:"shorttext"`
+	// In are the counters of traffic from clients: names of nft, comments of iptables. Required, 1 to 1000.
+	In []string `mapstructure:"in" required:"true" as:"label" size:"1000"`
+	// Out are those of traffic to clients. Required, 1 to 1000.
+	Out []string `mapstructure:"out" required:"true" as:"label" size:"1000"`
+	// Programs print the rules of iptables, by absolute path, at most 4. Default [/usr/sbin/iptables-save].
+	Programs []string `mapstructure:"programs" default:"/usr/sbin/iptables-save" as:"path" size:"4" for:"iptables"`
+	// Timeout bounds one reading. 100ms to 30s, default 2s.
+	Timeout time.Duration `mapstructure:"timeout" default:"2s" min:"100ms" max:"30s"`
+}
+
 // kernelReaders checks what is read from the kernel. names are those of the virtual servers.
 func (d *decoder) kernelReaders(a *Agent, names map[string]string) {
 	services := map[string]string{}
@@ -81,6 +99,33 @@ func (d *decoder) kernelReaders(a *Agent, names map[string]string) {
 	}
 	if len(k.Addresses) > 0 {
 		d.withoutAddress(a)
+	}
+	d.counters(a)
+}
+
+// counters checks the counters of the packet filter.
+func (d *decoder) counters(a *Agent) {
+	c := a.Counters
+	if c == nil {
+		return
+	}
+	for key, missing := range map[string]bool{"from": c.From == "", "in": len(c.In) == 0, "out": len(c.Out) == 0} {
+		if path := "counters." + key; missing && !d.failed[path] { // the environment gave the section alone
+			d.fail(path, "is missing")
+		}
+	}
+	for i, name := range c.Out {
+		if slices.Contains(c.In, name) {
+			d.fail(at("counters.out", i), "%q is in counters.in as well", name)
+		}
+	}
+	for i, program := range c.Programs {
+		if !filepath.IsAbs(program) {
+			d.fail(at("counters.programs", i), "%s is not an absolute path", quote(program))
+		}
+	}
+	if a.Linux.Interface != "" {
+		d.fail("counters", "linux.interface gives the site's bandwidth already: remove one of them")
 	}
 }
 

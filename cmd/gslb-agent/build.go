@@ -86,7 +86,9 @@ func load(path string, once bool) (*parts, error) {
 		p.readers = append(p.readers, namedReader{r, "haproxy " + h.Socket})
 		p.virtualServers += len(h.VirtualServers)
 	}
-	p.readKernel(c)
+	if err := p.readKernel(c); err != nil {
+		return nil, usageError{fmt.Errorf("%s: %w", path, err)}
+	}
 	if len(c.VirtualServers) > 0 || c.Linux.Interface != "" {
 		p.checked = sitereport.NewChecked(checkedOptions(c, p.log))
 		p.readers = append(p.readers, namedReader{p.checked, "own checks"})

@@ -6,7 +6,7 @@ import (
 )
 
 // readKernel adds the readers of what Linux balances and counts.
-func (p *parts) readKernel(c *config.Agent) {
+func (p *parts) readKernel(c *config.Agent) error {
 	if servers := c.IPVS.VirtualServers; len(servers) > 0 {
 		var opts sitereport.IPVSOptions
 		for _, v := range servers {
@@ -25,4 +25,12 @@ func (p *parts) readKernel(c *config.Agent) {
 		p.readers = append(p.readers, namedReader{sitereport.NewKeepalived(opts), "keepalived"})
 		p.virtualServers += len(k.VirtualServers)
 	}
+	if n := c.Counters; n != nil {
+		r, err := sitereport.NewCounters(sitereport.CountersOptions{Table: n.Table, Programs: n.Programs, In: n.In, Out: n.Out, Timeout: n.Timeout})
+		if err != nil {
+			return err
+		}
+		p.readers = append(p.readers, namedReader{r, "counters of table " + n.Table})
+	}
+	return nil
 }
