@@ -10,6 +10,7 @@ require (
 	github.com/go-viper/mapstructure/v2 v2.5.0
 	github.com/google/go-cmp v0.7.0
 	github.com/google/uuid v1.6.0
+	github.com/gosnmp/gosnmp v1.47.0
 	github.com/maxmind/mmdbwriter v1.2.0
 	github.com/mdlayher/netlink v1.11.2
 	github.com/miekg/dns v1.1.73

@@ -27,6 +27,7 @@ type Agent struct {
 	VirtualServers []AgentVirtualServer `mapstructure:"virtual_servers" size:"1000"`
 	IPVS           IPVS                 `mapstructure:"ipvs"`
 	Keepalived     Keepalived           `mapstructure:"keepalived"`
+	SNMP           []SNMP               `mapstructure:"snmp" size:"64"`
 	Counters       *Counters            `mapstructure:"counters"`
 	Linux          Linux                `mapstructure:"linux"`
 	Log            AgentLog             `mapstructure:"log"`

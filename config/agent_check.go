@@ -23,9 +23,9 @@ func (d *decoder) checkAgent(a *Agent) {
 	d.tokens(a.TokenFile, "token_file") // only whether it can be used: whoever presents it reads it again
 	d.agentTLS(a)
 
-	if !a.reports() && !slices.ContainsFunc([]string{"haproxy", "ipvs", "ipvs.virtual_servers", "keepalived", "keepalived.virtual_servers", "virtual_servers"},
+	if !a.reports() && !slices.ContainsFunc([]string{"haproxy", "ipvs", "ipvs.virtual_servers", "keepalived", "keepalived.virtual_servers", "snmp", "virtual_servers"},
 		func(path string) bool { return d.failed[path] }) {
-		d.fail("", "there is nothing to report: write haproxy, ipvs, keepalived.virtual_servers or virtual_servers")
+		d.fail("", "there is nothing to report: write haproxy, ipvs, keepalived.virtual_servers, snmp or virtual_servers")
 	}
 	names, sockets := map[string]string{}, map[string]string{}
 	for i, h := range a.HAProxy {
@@ -36,6 +36,7 @@ func (d *decoder) checkAgent(a *Agent) {
 		}
 	}
 	d.kernelReaders(a, names)
+	d.snmpReaders(a, names)
 	for i, vs := range a.VirtualServers {
 		path := at("virtual_servers", i)
 		d.unique(names, vs.Name, path+".name")
@@ -55,7 +56,7 @@ func (d *decoder) checkAgent(a *Agent) {
 
 // reports says whether the file names any virtual server.
 func (a *Agent) reports() bool {
-	return len(a.HAProxy)+len(a.IPVS.VirtualServers)+len(a.Keepalived.VirtualServers)+len(a.VirtualServers) > 0
+	return len(a.HAProxy)+len(a.IPVS.VirtualServers)+len(a.Keepalived.VirtualServers)+len(a.SNMP)+len(a.VirtualServers) > 0
 }
 
 // agentTLS checks what the agent speaks https with, and warns where it does not.

@@ -141,6 +141,11 @@ func (d *decoder) withoutAddress(a *Agent) {
 			warn(at(at("haproxy", i)+".virtual_servers", j), v.Address)
 		}
 	}
+	for i, s := range a.SNMP {
+		for j, v := range s.VirtualServers {
+			warn(at(at("snmp", i)+".virtual_servers", j), v.Address)
+		}
+	}
 	for i, v := range a.IPVS.VirtualServers {
 		warn(at("ipvs.virtual_servers", i), v.Address)
 	}

@@ -77,6 +77,7 @@ var treated = map[string][][2]string{
 		{"site: seoul", agentFile},
 		{"site: seoul", agentFile},
 		{"site: seoul", agentFile},
+		{"site: seoul", agentFile},
 		{"table inet gslb", "TestDocsCounters of sitereport reads them from the system's nft"},
 		{"site: seoul", agentFile},
 		{"curl -sS http://127.0.0.1:8054", operations},

@@ -185,8 +185,10 @@ func TestDocs(t *testing.T) {
 	}
 	b := read("agent.md")
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("s3cret"), 0o600); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"token", "snmp-authentication", "snmp-privacy"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("s3cret-s3cret"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	ca, err := certs.Authority("ours")
 	if err != nil {
