@@ -159,6 +159,10 @@ func (r *IPVS) byNetlink() (*ipvsTable, error) {
 		r.client = nil // the client has no Close; what it holds is freed with it
 		return nil, err
 	}
+	wanted := make(map[ipvsKey]bool) // others may be thousands
+	for i := range r.opts.VirtualServers {
+		wanted[r.opts.VirtualServers[i].key()] = true
+	}
 	t := &ipvsTable{services: make(map[ipvsKey]*ipvsService)}
 	for _, s := range services {
 		k := ipvsKey{mark: s.FWMark}
@@ -176,6 +180,9 @@ func (r *IPVS) byNetlink() (*ipvsTable, error) {
 			stats = s.Stats
 		}
 		service := t.add(k, ipvsCounters{stats.Connections, stats.IncomingBytes, stats.OutgoingBytes})
+		if !wanted[k] {
+			continue
+		}
 		destinations, err := r.client.Destinations(s.Service)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			r.client = nil
@@ -211,7 +218,11 @@ func (r *IPVS) byProc() (*ipvsTable, error) {
 		return nil, err
 	}
 	defer f.Close()
-	t, err := parseIPVSTable(io.LimitReader(f, maxIPVSTable))
+	most := &io.LimitedReader{R: f, N: maxIPVSTable}
+	t, err := parseIPVSTable(most)
+	if most.N == 0 {
+		err = fmt.Errorf("it is longer than %d bytes", maxIPVSTable)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}

@@ -149,6 +149,7 @@ func TestIPVSFails(t *testing.T) {
 		{"mark 0", ipvsHead + "FWM  00000000 wlc\n", ipvsStats, "line 4 is not understood"},
 		{"a negative weight", ipvsHead + "TCP  CB00710A:01BB wlc\n  -> 0A01010A:01BB      Masq    -1    248        2\n", ipvsStats, "line 5 is not understood"},
 		{"cut off", strings.TrimSuffix(ipvsProc, "0050 wlc \n"), ipvsStats, "line 14 is not understood"},
+		{"endless", ipvsProc + strings.Repeat("TCP  CB00710B:0050 wlc \n", 1<<20), ipvsStats, "it is longer than 16777216 bytes"},
 		{"no totals", ipvsProc, "", "it is cut off"},
 		{"short totals", ipvsProc, "a\nb\n1 2 3\n", "line 3 has 3 numbers"},
 		{"no numbers", ipvsProc, "a\nb\n1 2 3 4 x\n", `"x" is not a number`},
@@ -230,7 +231,10 @@ func (f *fakeIPVS) Services() ([]ipvs.ServiceExtended, error) {
 }
 
 func (f *fakeIPVS) Destinations(s ipvs.Service) ([]ipvs.DestinationExtended, error) {
-	d := f.destinations[fmt.Sprint(s.Address, s.Port, s.FWMark, s.Family)]
+	d, ours := f.destinations[fmt.Sprint(s.Address, s.Port, s.FWMark, s.Family)]
+	if !ours {
+		return nil, errors.New("asked for a service that nobody wants to know of")
+	}
 	if len(d) == 0 {
 		return nil, fs.ErrNotExist
 	}
@@ -260,11 +264,9 @@ func TestIPVSNetlink(t *testing.T) {
 		}
 	}
 	f := &fakeIPVS{services: at(1000), destinations: map[string][]ipvs.DestinationExtended{
-		"203.0.113.10 443 0 INET":  {destination("10.1.1.10", 443, 1, 20, ipvs.Masquerade), destination("10.1.1.20", 443, 0, 1, ipvs.Masquerade)},
-		"invalid IP 0 10 INET":     {destination("10.1.1.30", 0, 1, 2, ipvs.Masquerade)},
-		"invalid IP 0 10 INET6":    {destination("2001:db8::30", 0, 1, 3, ipvs.Masquerade)},
-		"203.0.113.10 80 0 INET":   {destination("10.1.1.10", 80, 1, 20, ipvs.DirectRoute)},
-		"203.0.113.99 443 0 INET6": nil,
+		"203.0.113.10 443 0 INET": {destination("10.1.1.10", 443, 1, 20, ipvs.Masquerade), destination("10.1.1.20", 443, 0, 1, ipvs.Masquerade)},
+		"invalid IP 0 10 INET":    {destination("10.1.1.30", 0, 1, 2, ipvs.Masquerade)},
+		"invalid IP 0 10 INET6":   {destination("2001:db8::30", 0, 1, 3, ipvs.Masquerade)},
 	}}
 	r := NewIPVS(IPVSOptions{VirtualServers: []IPVSVirtualServer{ipvsWeb, ipvsMark}})
 	r.proc = t.TempDir() // has no files
