@@ -25,7 +25,7 @@ func (d *decoder) checkAgent(a *Agent) {
 
 	if !a.reports() && !slices.ContainsFunc([]string{"haproxy", "ipvs", "ipvs.virtual_servers", "keepalived", "keepalived.virtual_servers", "snmp", "virtual_servers"},
 		func(path string) bool { return d.failed[path] }) {
-		d.fail("", "there is nothing to report: write haproxy, ipvs, keepalived.virtual_servers, snmp or virtual_servers")
+		d.fail("", "there is nothing to report: write virtual_servers, or what is to be read, such as haproxy")
 	}
 	names, sockets := map[string]string{}, map[string]string{}
 	for i, h := range a.HAProxy {

@@ -374,7 +374,7 @@ func (r *IPVS) interpret(now time.Time, t *ipvsTable) Reading {
 		}
 		r.known[v.Name] = vs.Servers
 		if len(vs.Servers) == 0 {
-			vs.Servers = []Server{{Name: "none", State: StateDown, Reason: "IPVS has no destination left for " + v.key().String()}}
+			vs.Servers = []Server{{Name: v.Name + "/none", State: StateDown, Reason: "IPVS has no destination left for " + v.key().String()}}
 		}
 		out.VirtualServers = append(out.VirtualServers, vs)
 		sessions += *vs.Sessions

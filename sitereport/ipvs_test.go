@@ -106,7 +106,7 @@ func TestIPVSProc(t *testing.T) {
 web6 1, [2001:db8::110]:443 up
 dns 7, 10.1.1.10:53 up
 mark 4, 10.1.1.30 up
-empty 0, none down
+empty 0, empty/none down
 sessions 263
 `
 	if d := cmp.Diff(want, summary(got)); d != "" {
