@@ -30,6 +30,10 @@ type Agent struct {
 	Prometheus     []AgentPrometheus    `mapstructure:"prometheus" size:"64"`
 	Exec           []AgentExec          `mapstructure:"exec" size:"64"`
 	VirtualServers []AgentVirtualServer `mapstructure:"virtual_servers" size:"1000"`
+	IPVS           IPVS                 `mapstructure:"ipvs"`
+	Keepalived     Keepalived           `mapstructure:"keepalived"`
+	SNMP           []SNMP               `mapstructure:"snmp" size:"64"`
+	Counters       *Counters            `mapstructure:"counters"`
 	Linux          Linux                `mapstructure:"linux"`
 	Log            AgentLog             `mapstructure:"log"`
 }

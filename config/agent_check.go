@@ -23,16 +23,9 @@ func (d *decoder) checkAgent(a *Agent) {
 	d.agentTLS(a)
 
 	nothing := true
-	for key, entries := range map[string]int{
-		"haproxy":         len(a.HAProxy),
-		"nginx":           len(a.Nginx),
-		"nginx_plus":      len(a.NginxPlus),
-		"envoy":           len(a.Envoy),
-		"prometheus":      len(a.Prometheus),
-		"exec":            len(a.Exec),
-		"virtual_servers": len(a.VirtualServers),
-	} {
-		nothing = nothing && entries == 0 && !d.failed[key]
+	for key, entries := range a.reported() {
+		section, _, _ := strings.Cut(key, ".")
+		nothing = nothing && entries == 0 && !d.failed[key] && !d.failed[section]
 	}
 	if nothing {
 		d.fail("", "there is nothing to report: write virtual_servers, or what is to be read, such as haproxy")
@@ -47,6 +40,8 @@ func (d *decoder) checkAgent(a *Agent) {
 	}
 	d.checkHTTPReaders(a, names)
 	d.checkExec(a)
+	d.kernelReaders(a, names)
+	d.snmpReaders(a, names)
 	for i, vs := range a.VirtualServers {
 		path := at("virtual_servers", i)
 		d.unique(names, vs.Name, path+".name")
@@ -61,6 +56,22 @@ func (d *decoder) checkAgent(a *Agent) {
 		if vs.Check != nil {
 			d.timing(vs.Check, path+".check")
 		}
+	}
+}
+
+// reported returns how many entries each list has of what something is reported of.
+func (a *Agent) reported() map[string]int {
+	return map[string]int{
+		"haproxy":                    len(a.HAProxy),
+		"nginx":                      len(a.Nginx),
+		"nginx_plus":                 len(a.NginxPlus),
+		"envoy":                      len(a.Envoy),
+		"prometheus":                 len(a.Prometheus),
+		"exec":                       len(a.Exec),
+		"snmp":                       len(a.SNMP),
+		"ipvs.virtual_servers":       len(a.IPVS.VirtualServers),
+		"keepalived.virtual_servers": len(a.Keepalived.VirtualServers),
+		"virtual_servers":            len(a.VirtualServers),
 	}
 }
 

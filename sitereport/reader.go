@@ -3,6 +3,8 @@ package sitereport
 import (
 	"context"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"unicode"
@@ -59,6 +61,10 @@ type Reading struct {
 
 	VirtualServers []VirtualServer
 
+	// Elsewhere are the virtual addresses that this machine does not serve, and why. Whatever any reader says of their
+	// virtual servers is not reported, nor any load, since this machine's is not that of the site.
+	Elsewhere map[netip.Addr]string `json:",omitempty"`
+
 	// Warnings say what the operator should put right. They do not keep the rest from being reported.
 	Warnings []string
 }
@@ -97,6 +103,7 @@ func (l *Load) figures() (known Figures) {
 // a site's load looks like a site with room to spare. A reader without virtual servers has no sessions to lack, but for
 // the figures that it supplies for those of others.
 func merge(readings []Reading) (*Load, []VirtualServer) {
+	readings = served(readings)
 	var supplied Figures
 	var servers []VirtualServer
 	for _, r := range readings {
@@ -130,6 +137,30 @@ func merge(readings []Reading) (*Load, []VirtualServer) {
 		return nil, servers
 	}
 	return &load, servers
+}
+
+// served returns what the readings say of the virtual addresses that this machine serves.
+func served(readings []Reading) []Reading {
+	elsewhere := make(map[netip.Addr]string)
+	for _, r := range readings {
+		maps.Copy(elsewhere, r.Elsewhere)
+	}
+	if len(elsewhere) == 0 {
+		return readings
+	}
+	readings = slices.Clone(readings)
+	for i := range readings {
+		r := &readings[i]
+		r.Load = Load{}
+		r.VirtualServers = slices.Clone(r.VirtualServers)
+		for j := range r.VirtualServers {
+			v := &r.VirtualServers[j]
+			if why, ok := elsewhere[v.Address.Unmap()]; ok {
+				v.Sessions, v.Servers = nil, unknownServers(v.Servers, why)
+			}
+		}
+	}
+	return readings
 }
 
 // sum adds up one figure of the readers that have to give it.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -86,7 +87,7 @@ func load(path string, once bool) (*parts, error) {
 		p.readers = append(p.readers, namedReader{r, "haproxy " + h.Socket})
 		p.virtualServers += len(h.VirtualServers)
 	}
-	if err := p.readHTTP(c); err != nil {
+	if err := errors.Join(p.readHTTP(c), p.readKernel(c), p.readSNMP(c)); err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", path, err)}
 	}
 	for i, x := range c.Exec {

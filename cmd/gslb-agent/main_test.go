@@ -185,8 +185,10 @@ func TestDocs(t *testing.T) {
 	}
 	b := read("agent.md")
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("s3cret"), 0o600); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"token", "snmp-authentication", "snmp-privacy"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("s3cret-s3cret"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	ca, err := certs.Authority("ours")
 	if err != nil {
@@ -199,7 +201,7 @@ func TestDocs(t *testing.T) {
 	}
 	files := strings.Split(b+read("install.md"), "```yaml\n")[1:]
 	files = slices.DeleteFunc(files, func(text string) bool { return !strings.HasPrefix(text, "site:") })
-	if len(files) != 9 {
+	if len(files) != 13 {
 		t.Fatalf("%d files", len(files))
 	}
 	for _, text := range files {
@@ -208,7 +210,7 @@ func TestDocs(t *testing.T) {
 		if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, "/etc/gslb-agent/", "")), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if p, err := load(file, false); err != nil || len(p.warnings) > 0 || p.virtualServers != 1 && !strings.Contains(text, "exec:") {
+		if p, err := load(file, false); err != nil || len(p.warnings) > 0 || p.virtualServers == 0 && !strings.Contains(text, "exec:") {
 			t.Errorf("%+v, %v", p, err)
 		}
 	}

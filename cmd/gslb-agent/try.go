@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -63,6 +65,9 @@ func (p *parts) check(ctx context.Context, out io.Writer) error {
 		say(r.name, errs[i], "%s", counted(readings[i].VirtualServers))
 		for _, w := range readings[i].Warnings {
 			fmt.Fprintf(out, "%s: warning: %s\n", r.name, w)
+		}
+		for _, a := range slices.SortedFunc(maps.Keys(readings[i].Elsewhere), netip.Addr.Compare) {
+			fmt.Fprintf(out, "%s: %s is not served here: %s\n", r.name, a, readings[i].Elsewhere[a])
 		}
 		if actor, ok := r.Reader.(sitereport.Actor); ok && p.draining {
 			say(r.name, actor.May(ctx), "may end sessions and set servers to drain and back (draining.enabled)")
