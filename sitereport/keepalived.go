@@ -129,11 +129,12 @@ func (k *Keepalived) stopped() (string, error) {
 	if err != nil || pid <= 0 {
 		return "", fmt.Errorf("%s holds no number of a process", k.opts.PIDFile)
 	}
-	// Signal 0 only asks, and "not permitted" is an answer. Its name is looked at where it may be seen, because another
-	// process may have the number by now.
+	// Signal 0 only asks, and "not permitted" is an answer. Its name and state are looked at where they may be seen, because
+	// another process may have the number by now, and one that ended may wait for its parent to see it (proc(5)).
 	alive := syscall.Kill(int(pid), 0)
-	name, unseen := os.ReadFile(filepath.Join(k.proc, strconv.FormatInt(pid, 10), "comm"))
-	if errors.Is(alive, syscall.ESRCH) || unseen == nil && strings.TrimSpace(string(name)) != "keepalived" {
+	stat, unseen := os.ReadFile(filepath.Join(k.proc, strconv.FormatInt(pid, 10), "stat"))
+	_, is, _ := strings.Cut(string(stat), " ")
+	if errors.Is(alive, syscall.ESRCH) || unseen == nil && (!strings.HasPrefix(is, "(keepalived) ") || strings.HasPrefix(is, "(keepalived) Z")) {
 		return fmt.Sprintf("keepalived does not run here: process %d of %s is not it", pid, k.opts.PIDFile), nil
 	}
 	return "", nil

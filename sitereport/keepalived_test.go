@@ -38,8 +38,8 @@ func reported(t *testing.T, readers ...sitereport.Reader) string {
 	return string(b)
 }
 
-// standIn starts a process that is called keepalived, and returns the file with its number.
-func standIn(t *testing.T) string {
+// standIn starts a process that is called keepalived, and returns it and the file with its number.
+func standIn(t *testing.T) (*os.Process, string) {
 	t.Helper()
 	dir := t.TempDir()
 	program, err := os.ReadFile(program(t, "sleep"))
@@ -61,7 +61,24 @@ func standIn(t *testing.T) string {
 	if err := os.WriteFile(file, []byte(strconv.Itoa(cmd.Process.Pid)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return file
+	return cmd.Process, file
+}
+
+// TestKeepalivedEnded has a keepalived that ended, and whose parent has not looked yet: a container may never look.
+func TestKeepalivedEnded(t *testing.T) {
+	process, file := standIn(t)
+	here := netip.MustParseAddr("127.0.0.1")
+	k := sitereport.NewKeepalived(sitereport.KeepalivedOptions{Addresses: []netip.Addr{here}, PIDFile: file})
+	if r, err := k.Read(t.Context()); err != nil || len(r.Elsewhere) > 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if err := process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "taken for ended", func() bool {
+		r, err := k.Read(t.Context())
+		return err == nil && strings.Contains(r.Elsewhere[here], "keepalived does not run here")
+	})
 }
 
 // TestKeepalivedStandby reports nothing of what the other machine of a pair serves, whoever reads it here, and no load.
@@ -76,7 +93,7 @@ func TestKeepalivedStandby(t *testing.T) {
 		},
 	}
 	link := fixedReader{Load: sitereport.Load{BitsPerSecIn: &bits, BitsPerSecOut: &bits}, WholeSite: true}
-	file := standIn(t)
+	_, file := standIn(t)
 	pair := sitereport.NewKeepalived(sitereport.KeepalivedOptions{Addresses: []netip.Addr{elsewhere, here}, PIDFile: file})
 	want := `{"site":"seoul","virtual_servers":[` +
 		`{"name":"web","address":"192.0.2.10","servers":[{"name":"s1","state":"unknown","reason":"192.0.2.10 is not on this machine: keepalived is not MASTER here"}]},` +
