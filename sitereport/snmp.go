@@ -252,7 +252,9 @@ func (s *SNMP) walk(ctx context.Context, c *gosnmp.GoSNMP, column string) ([]snm
 		if err := s.failed(ctx, packet, err); err != nil {
 			return nil, err
 		}
-		before := len(rows)
+		if len(packet.Variables) == 0 {
+			return nil, fmt.Errorf("the device answers with nothing below %s, not even its end", next)
+		}
 		for _, p := range packet.Variables {
 			index, below := strings.CutPrefix(p.Name, column+".")
 			v, ok := snmpValueOf(p)
@@ -266,9 +268,6 @@ func (s *SNMP) walk(ctx context.Context, c *gosnmp.GoSNMP, column string) ([]snm
 				return nil, fmt.Errorf("the device goes around in circles at %s", p.Name)
 			}
 			rows, next = append(rows, snmpRow{index, v}), p.Name
-		}
-		if len(rows) == before {
-			return rows, nil
 		}
 	}
 }
