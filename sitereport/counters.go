@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
@@ -31,10 +30,8 @@ const (
 var nftFamilies = map[string]byte{"inet": 1, "ip": 2, "arp": 3, "netdev": 5, "bridge": 7, "ip6": 10}
 
 const (
-	maxIPTables  = 16 << 20               // bytes read of one program: above 100,000 rules
-	maxComplaint = 4 << 10                // bytes kept of what it complains of
-	afterKill    = 200 * time.Millisecond // how long its output is waited for when it is gone
-	dumpTries    = 3                      // of listing the counters of nft, which a change of the rules breaks off
+	maxIPTables = 16 << 20 // bytes read of one program: above 100,000 rules
+	dumpTries   = 3        // of listing the counters of nft, which a change of the rules breaks off
 )
 
 // CountersOptions configure a Counters reader.
@@ -219,57 +216,23 @@ func parseNftCounter(message []byte, to map[string]counted) error {
 // readIPTables runs the programs, and adds up what rules with one comment count.
 func (c *Counters) readIPTables(ctx context.Context) (map[string]counted, error) {
 	counters := make(map[string]counted)
-	for _, program := range c.opts.Programs {
-		output, err := runIPTables(ctx, program, c.table)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", program, err)
+	for _, path := range c.opts.Programs {
+		p := program{
+			command: []string{path, "--counters", "--table", c.table}, environment: []string{"LC_ALL=C"},
+			most: maxIPTables, timeout: c.opts.Timeout,
 		}
-		if err := parseIPTables(output, counters); err != nil {
-			return nil, fmt.Errorf("%s: %w", program, err)
+		output, complaint, err := p.run(ctx)
+		if err == nil {
+			err = parseIPTables(output, counters)
+		}
+		if err != nil && complaint != "" {
+			err = fmt.Errorf("%w: %s", err, complaint)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	return counters, nil
-}
-
-// runIPTables returns what a program prints of a table.
-func runIPTables(ctx context.Context, program, table string) ([]byte, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	output, complaint := &first{most: maxIPTables, full: cancel}, &first{most: maxComplaint}
-	cmd := exec.CommandContext(ctx, program, "--counters", "--table", table)
-	cmd.Stdout, cmd.Stderr = output, complaint
-	cmd.Dir = "/"
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
-	cmd.WaitDelay = afterKill
-	err := cmd.Run()
-	switch {
-	case output.over:
-		return nil, fmt.Errorf("it printed more than %d bytes, and was killed", maxIPTables)
-	case ctx.Err() != nil:
-		return nil, errors.New("it was not done in time, and was killed")
-	case err != nil:
-		return nil, fmt.Errorf("%w: %s", err, printable(complaint.kept.String(), MaxReason))
-	}
-	return output.kept.Bytes(), nil
-}
-
-// A first keeps the first bytes that are written to it; of more it tells full, if that is set.
-type first struct {
-	most int
-	full func()
-	kept bytes.Buffer
-	over bool
-}
-
-func (f *first) Write(p []byte) (int, error) {
-	if room := f.most - f.kept.Len(); len(p) > room {
-		f.kept.Write(p[:room])
-		if f.over = true; f.full != nil {
-			f.full()
-		}
-		return len(p), nil
-	}
-	return f.kept.Write(p)
 }
 
 var (

@@ -55,11 +55,11 @@ func TestParseIPTables(t *testing.T) {
 func TestIPTablesProgram(t *testing.T) {
 	dir := t.TempDir()
 	for _, tc := range []struct{ name, script, err string }{
-		{"fails", "echo 'Permission denied (you must be root)' >&2; exit 4", "exit status 4: Permission denied (you must be root)"},
-		{"hangs", "exec sleep 600", "it was not done in time, and was killed"},
-		{"leaves one behind that holds its output", "sleep 2 & exit 0", "before I/O complete"},
-		{"talks", "exec yes", "it printed more than 16777216 bytes, and was killed"},
-		{"tells its arguments", `echo "$*, $PATH, $(pwd)" >&2; exit 1`, "exit status 1: --counters --table filter, /usr/sbin:/usr/bin:/sbin:/bin, /"},
+		{"fails", "echo 'Permission denied (you must be root)' >&2; exit 4", "it ended with exit status 4: Permission denied (you must be root)"},
+		{"hangs", "exec sleep 600", "it was killed because it was not done within 100ms"},
+		{"leaves one behind that holds its output", "sleep 2 & exit 0", "it ended and left a process behind that holds its output, which was killed"},
+		{"talks", "exec yes", "it printed more than 16777216 bytes and was killed"},
+		{"tells its arguments", `echo "$*, $PATH, $(pwd)" >&2; exit 1`, "exit status 1: --counters --table filter, /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin, /"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			file := filepath.Join(dir, "program")

@@ -395,18 +395,6 @@ func (r *IPVS) interpret(now time.Time, t *ipvsTable) Reading {
 	if !replies {
 		out.Load.BitsPerSecOut = nil
 	}
-	out.Load.NewSessions = newSessions(r.connections.rates(now, connections))
+	out.Load.NewSessions = perSecond(r.connections.rates(now, connections))
 	return out
-}
-
-// newSessions adds up rates of new sessions; nil where there are none, and for more than a receiver takes.
-func newSessions(rates map[string]float64) *float64 {
-	var sum float64
-	for _, r := range rates {
-		sum += r
-	}
-	if rates == nil || sum > MaxNewSessions {
-		return nil
-	}
-	return &sum
 }

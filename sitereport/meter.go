@@ -71,6 +71,21 @@ func (m *meter) rate(now time.Time, counters map[string]traffic) (in, out *uint6
 	return in, out
 }
 
+// perSecond is the sum of what counters of sessions grew by; nil without any, and for more than a receiver takes.
+func perSecond(rates map[string]float64) *float64 {
+	if rates == nil {
+		return nil
+	}
+	var sum float64
+	for _, r := range rates {
+		sum += r
+	}
+	if !(sum <= MaxNewSessions) {
+		return nil
+	}
+	return &sum
+}
+
 // whole rounds a figure to a whole number; nil for one that is not between 0 and most, which a receiver would refuse.
 func whole(v, most float64) *uint64 {
 	v = math.Round(v)

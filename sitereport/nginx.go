@@ -55,21 +55,6 @@ func (n *NginxStatus) interpret(now time.Time, page []byte, r *Reading) error {
 	return nil
 }
 
-// perSecond is the sum of what counters of sessions grew by; nil without any, and for more than a receiver takes.
-func perSecond(rates map[string]float64) *float64 {
-	if rates == nil {
-		return nil
-	}
-	var sum float64
-	for _, r := range rates {
-		sum += r
-	}
-	if !(sum <= MaxNewSessions) {
-		return nil
-	}
-	return &sum
-}
-
 // nginxStatus is the page. Forks of nginx add a fourth counter.
 var nginxStatus = regexp.MustCompile(`^Active connections: ([0-9]{1,20}) *\r?\nserver accepts handled requests( request_time)? *\r?\n ` +
 	`([0-9]{1,20}) [0-9]+ [0-9]+( [0-9]+)? *\r?\nReading: [0-9]+ Writing: [0-9]+ Waiting: [0-9]+\s*$`)

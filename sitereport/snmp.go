@@ -369,7 +369,7 @@ func (s *SNMP) interpret(now time.Time, a *snmpAnswers) Reading {
 		r.Load.NewSessions = n
 	}
 	if len(s.opts.Connections) > 0 {
-		r.Load.NewSessions = newSessions(s.connections.rates(now, s.counters(a, missing, s.opts.Connections)))
+		r.Load.NewSessions = perSecond(s.connections.rates(now, s.counters(a, missing, s.opts.Connections)))
 	}
 	if in, out := s.counters(a, missing, s.opts.OctetsIn), s.counters(a, missing, s.opts.OctetsOut); in != nil && out != nil {
 		octets := make(map[string]traffic)

@@ -59,7 +59,7 @@ counters: {from: iptables, in: [a], out: [b], programs: [`+save+`]}
 		"keepalived: 1 virtual servers, 1 servers: 1 unknown\nkeepalived: warning: keepalived does not run here: there is no " + pid +
 			"\nkeepalived: 203.0.113.2 is not served here: keepalived does not run here: there is no " + pid + "\n",
 		"snmp 127.0.0.1:1: FAILED: ",
-		"counters of table filter: FAILED: " + save + ": exit status 4: denied\n",
+		"counters of table filter: FAILED: " + save + ": it ended with exit status 4: denied\n",
 	} {
 		if want == "fwmark 4294967295" && strings.Contains(out.String(), "ipvs: FAILED: the kernel has no IPVS here: load it (modprobe ip_vs)") {
 			continue
