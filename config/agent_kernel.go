@@ -141,6 +141,21 @@ func (d *decoder) withoutAddress(a *Agent) {
 			warn(at(at("haproxy", i)+".virtual_servers", j), v.Address)
 		}
 	}
+	for i, n := range a.NginxPlus {
+		for j, v := range n.VirtualServers {
+			warn(at(at("nginx_plus", i)+".virtual_servers", j), v.Address)
+		}
+	}
+	for i, e := range a.Envoy {
+		for j, v := range e.VirtualServers {
+			warn(at(at("envoy", i)+".virtual_servers", j), v.Address)
+		}
+	}
+	for i, p := range a.Prometheus {
+		for j, v := range p.VirtualServers {
+			warn(at(at("prometheus", i)+".virtual_servers", j), v.Address)
+		}
+	}
 	for i, s := range a.SNMP {
 		for j, v := range s.VirtualServers {
 			warn(at(at("snmp", i)+".virtual_servers", j), v.Address)

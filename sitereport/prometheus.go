@@ -393,6 +393,9 @@ func (v *prometheusServers) states() (servers []Server, warnings []string) {
 			continue
 		}
 		one := v.server(name, s.value)
+		if one.State == StateUnknown {
+			warnings = append(warnings, fmt.Sprintf("server %q: %s, so it is reported as unknown", name, one.Reason))
+		}
 		if i, twice := at[name]; !twice {
 			at[name] = len(servers)
 			servers = append(servers, one)

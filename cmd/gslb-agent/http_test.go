@@ -109,7 +109,7 @@ log: {level: error}
 		t.Error("all is well")
 	}
 	want := fmt.Sprintf(`%[1]s: accepts reports of site seoul, every 5s
-nginx %[1]s/status: 0 virtual servers, 0 servers
+nginx %[1]s/status: sessions 40, not known from one reading: new sessions a second
 nginx %[1]s/status: FAILED: it answers 401: let the agent's address in there, or give the agent a token_file, or user and password_file
 nginx_plus %[2]s/api/9: 1 virtual servers, 7 servers: 1 drain, 1 maint, 1 unknown, 1 up, 3 down
 nginx_plus %[2]s/api/9: warning: virtual server "shop": server "10.1.1.70:8080": the state "resting" is not known, so it is reported as unknown

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,5 +92,25 @@ counters: {from: iptables, in: [a], out: [b], programs: [`+save+`]}
 	}
 	if names != "lvs vrrp device " || r.Load != nil || len(r.Warnings) < 4 {
 		t.Errorf("%s", &out)
+	}
+}
+
+// TestSummary says what readers without virtual servers read.
+func TestSummary(t *testing.T) {
+	sessions, rate, bits := uint64(7), 1.5, uint64(1000)
+	here, there := map[netip.Addr]string{}, map[netip.Addr]string{netip.MustParseAddr("192.0.2.1"): "standby"}
+	for want, r := range map[string]sitereport.Reading{
+		"nothing": {},
+		"not known from one reading: bits a second in, bits a second out": {WholeSite: true},
+		"bits a second in 1000, bits a second out 1000":                   {WholeSite: true, Load: sitereport.Load{BitsPerSecIn: &bits, BitsPerSecOut: &bits}},
+		"sessions 7, not known from one reading: new sessions a second":   {Supplies: sitereport.FigureSessions | sitereport.FigureNewSessions, Load: sitereport.Load{Sessions: &sessions}},
+		"sessions 7, new sessions a second 1.5":                           {Supplies: sitereport.FigureSessions, Load: sitereport.Load{Sessions: &sessions, NewSessions: &rate}},
+		"all addresses are served here":                                   {Yields: sitereport.AllFigures, Elsewhere: here},
+		"addresses that are not served here: 1":                           {Yields: sitereport.AllFigures, Elsewhere: there},
+		"1 virtual servers, 2 servers: 1 down, 1 up":                      {VirtualServers: []sitereport.VirtualServer{{Servers: []sitereport.Server{{State: "up"}, {State: "down"}}}}},
+	} {
+		if got := summary(&r); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
