@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gosnmp/gosnmp"
@@ -281,6 +282,9 @@ func (s *SNMP) failed(ctx context.Context, packet *gosnmp.SnmpPacket, err error)
 		return fmt.Errorf("the device answers with the error %s", packet.Error)
 	case ctx.Err() != nil, errors.Is(err, gosnmp.ErrMaxRetriesExceeded), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("no answer in %s: is the address right, does the device know the community or user, and may this machine ask it?", s.opts.Timeout)
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) { // the text would tell another port of this machine each time
+		return errors.New("connection refused: is the port right, and does the device speak SNMP?")
 	}
 	text, _, _ := strings.Cut(err.Error(), "\n") // the library adds a stack where it did not understand a packet
 	text = printable(text, MaxReason)

@@ -273,6 +273,7 @@ func TestRealSNMPRefused(t *testing.T) {
 		"user":           {v3("s3cret-nobody", "s3cret-authentication", "s3cret-privacy"), "are user, passwords, authentication and privacy those of the device?"},
 		"authentication": {v3("agent", "s3cret-wrong", "s3cret-privacy"), "are user, passwords, authentication and privacy those of the device?"},
 		"privacy":        {v3("agent", "s3cret-authentication", "s3cret-wrong"), ""},
+		"port":           {func(o *sitereport.SNMPOptions) { o.Address = "127.0.0.1:1" }, "snmp 127.0.0.1:1: connection refused: is the port right"},
 		"name":           {func(o *sitereport.SNMPOptions) { o.Address = "nosuchhost.invalid" }, "nosuchhost.invalid"},
 	} {
 		t.Run(name, func(t *testing.T) {
