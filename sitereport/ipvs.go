@@ -156,7 +156,7 @@ func (r *IPVS) byNetlink() (*ipvsTable, error) {
 	}
 	services, err := r.client.Services()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // that means: there are none
-		r.client = nil // the client has no Close; what it holds is freed with it
+		r.hangUp()
 		return nil, err
 	}
 	wanted := make(map[ipvsKey]bool) // others may be thousands
@@ -185,7 +185,7 @@ func (r *IPVS) byNetlink() (*ipvsTable, error) {
 		}
 		destinations, err := r.client.Destinations(s.Service)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			r.client = nil
+			r.hangUp()
 			return nil, err
 		}
 		for _, d := range destinations {
@@ -196,6 +196,14 @@ func (r *IPVS) byNetlink() (*ipvsTable, error) {
 		}
 	}
 	return t, nil
+}
+
+// hangUp lets go of a client that failed.
+func (r *IPVS) hangUp() {
+	if c, ok := r.client.(io.Closer); ok { // which the interface does not promise
+		_ = c.Close()
+	}
+	r.client = nil
 }
 
 // add adds a service. Of one mark there may be one of each address family, which are taken together.

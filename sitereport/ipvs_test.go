@@ -221,6 +221,12 @@ type fakeIPVS struct {
 	services     []ipvs.ServiceExtended
 	destinations map[string][]ipvs.DestinationExtended
 	err          error
+	closed       bool
+}
+
+func (f *fakeIPVS) Close() error {
+	f.closed = true
+	return nil
 }
 
 func (f *fakeIPVS) Services() ([]ipvs.ServiceExtended, error) {
@@ -307,8 +313,8 @@ func TestIPVSNetlink(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "netlink: out of order; and open ") || summary(got) != want {
 		t.Errorf("%s, %v", summary(got), err)
 	}
-	if r.client != nil {
-		t.Error("a client that failed is used again")
+	if r.client != nil || !f.closed {
+		t.Error("a client that failed is used again, or kept open")
 	}
 }
 
