@@ -185,6 +185,7 @@ func parseNftCounter(message []byte, to map[string]counted) error {
 	attributes.ByteOrder = binary.BigEndian
 	var name string
 	var c counted
+	read := false // its bytes
 	for attributes.Next() {
 		switch attributes.Type() {
 		case unix.NFTA_OBJ_NAME:
@@ -196,7 +197,7 @@ func parseNftCounter(message []byte, to map[string]counted) error {
 				data.ByteOrder = binary.BigEndian
 				for data.Next() {
 					if data.Type() == unix.NFTA_COUNTER_BYTES {
-						c.bytes = data.Uint64()
+						c.bytes, read = data.Uint64(), true
 					}
 				}
 				return nil
@@ -206,8 +207,8 @@ func parseNftCounter(message []byte, to map[string]counted) error {
 	if err := attributes.Err(); err != nil {
 		return err
 	}
-	if name == "" {
-		return errors.New("a counter without a name")
+	if name == "" || !read {
+		return errors.New("a counter without name or bytes")
 	}
 	to[name] = c
 	return nil

@@ -1,9 +1,11 @@
 package sitereport
 
 import (
+	"bytes"
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -126,6 +128,11 @@ func TestParseNftCounter(t *testing.T) {
 		if err := parseNftCounter(whole[:n], got); err == nil || len(got) != 1 {
 			t.Errorf("%d bytes of %d: %v, %v", n, len(whole), got, err)
 		}
+	}
+	half := slices.Clone(whole)
+	half[bytes.Index(whole, binary.BigEndian.AppendUint64(nil, 1<<40))-1] = 99 // the type of the attribute
+	if err := parseNftCounter(half, got); err == nil || len(got) != 1 {
+		t.Errorf("a counter that does not tell its bytes: %v, %v", got, err)
 	}
 	for _, table := range []string{"gslb", "gslb inet", "inet", "inet ", ""} {
 		if _, err := NewCounters(CountersOptions{Table: table}); err == nil || !strings.Contains(err.Error(), "is not a table of nft") {
