@@ -178,7 +178,8 @@ func sourceForm(s string) (string, error) {
 	case err == nil && u.User != nil, err != nil && strings.Contains(s, "@"):
 		return "", fmt.Errorf("holds a user or password, which would show up in logs: write user and password_file")
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() != "" && !isPort(u.Port()) || u.Fragment != "" || len(s) > 2048:
-		return "", fmt.Errorf("%s is not a URL to read: write such as http://127.0.0.1:8080/path", quote(s))
+		shown, _, _ := strings.Cut(s, "?") // the query may hold what others should not see
+		return "", fmt.Errorf("%s is not a URL to read: write such as http://127.0.0.1:8080/path", quote(shown))
 	}
 	return u.String(), nil
 }
@@ -190,12 +191,12 @@ func (d *decoder) checkHTTPReaders(a *Agent, names map[string]string) {
 	for i := range a.Nginx {
 		path := at("nginx", i)
 		d.agentHTTP(&a.Nginx[i].AgentHTTP, path)
-		d.unique(urls, a.Nginx[i].URL, path+".url")
+		d.uniqueURL(urls, a.Nginx[i].URL, path+".url")
 	}
 	for i := range a.NginxPlus {
 		path := at("nginx_plus", i)
 		d.agentHTTP(&a.NginxPlus[i].AgentHTTP, path)
-		d.unique(urls, a.NginxPlus[i].URL, path+".url")
+		d.uniqueURL(urls, a.NginxPlus[i].URL, path+".url")
 		for j, vs := range a.NginxPlus[i].VirtualServers {
 			d.unique(names, vs.Name, at(path+".virtual_servers", j)+".name")
 		}
@@ -203,7 +204,7 @@ func (d *decoder) checkHTTPReaders(a *Agent, names map[string]string) {
 	for i := range a.Envoy {
 		path := at("envoy", i)
 		d.agentHTTP(&a.Envoy[i].AgentHTTP, path)
-		d.unique(urls, a.Envoy[i].URL, path+".url")
+		d.uniqueURL(urls, a.Envoy[i].URL, path+".url")
 		for j, vs := range a.Envoy[i].VirtualServers {
 			d.unique(names, vs.Name, at(path+".virtual_servers", j)+".name")
 		}
@@ -217,6 +218,18 @@ func (d *decoder) checkHTTPReaders(a *Agent, names map[string]string) {
 		for j, vs := range p.VirtualServers {
 			d.unique(names, vs.Name, at(path+".virtual_servers", j)+".name")
 		}
+	}
+}
+
+// uniqueURL refuses a URL that is listed twice, and does not show it.
+func (d *decoder) uniqueURL(seen map[string]string, u, path string) {
+	first, twice := seen[u]
+	switch {
+	case u == "":
+	case twice:
+		d.fail(path, "is the same as %s: its load would count twice", first)
+	default:
+		seen[u] = path
 	}
 }
 

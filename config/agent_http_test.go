@@ -62,6 +62,8 @@ nginx:
 		`nginx: [{url: "http://127.0.0.1/", password_file: secret}]`:                              "nginx[0].user: is missing",
 		`nginx: [{url: "http://127.0.0.1/", token_file: ca.pem}]`:                                 "ca.pem is empty",
 		`nginx: [{url: "http://127.0.0.1/", tls: {ca: none.pem}}]`:                                "nginx[0].tls.ca: stat",
+		`nginx: [{url: "ftp://127.0.0.1/?key=s3cret"}]`:                                           `nginx[0].url: "ftp://127.0.0.1/" is not a URL to read`,
+		`nginx: [{url: "http://127.0.0.1/?key=s3cret"}, {url: "http://127.0.0.1/?key=s3cret"}]`:   "nginx[1].url: is the same as nginx[0].url",
 	} {
 		if _, _, err := load(readers); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v, want %s", readers, err, want)
