@@ -25,7 +25,16 @@ type Agent struct {
 	PassiveRTT     PassiveRTT           `mapstructure:"passive_rtt"`
 	Draining       AgentDraining        `mapstructure:"draining"`
 	HAProxy        []HAProxy            `mapstructure:"haproxy" size:"64"`
+	Nginx          []NginxStatus        `mapstructure:"nginx" size:"64"`
+	NginxPlus      []NginxPlus          `mapstructure:"nginx_plus" size:"64"`
+	Envoy          []AgentEnvoy         `mapstructure:"envoy" size:"64"`
+	Prometheus     []AgentPrometheus    `mapstructure:"prometheus" size:"64"`
+	Exec           []AgentExec          `mapstructure:"exec" size:"64"`
 	VirtualServers []AgentVirtualServer `mapstructure:"virtual_servers" size:"1000"`
+	IPVS           IPVS                 `mapstructure:"ipvs"`
+	Keepalived     Keepalived           `mapstructure:"keepalived"`
+	SNMP           []SNMP               `mapstructure:"snmp" size:"64"`
+	Counters       *Counters            `mapstructure:"counters"`
 	Linux          Linux                `mapstructure:"linux"`
 	Telemetry      AgentTelemetry       `mapstructure:"telemetry"`
 	Log            AgentLog             `mapstructure:"log"`

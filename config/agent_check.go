@@ -22,8 +22,13 @@ func (d *decoder) checkAgent(a *Agent) {
 	d.tokens(a.TokenFile, "token_file") // only whether it can be used: whoever presents it reads it again
 	d.agentTLS(a)
 
-	if len(a.HAProxy) == 0 && len(a.VirtualServers) == 0 && !d.failed["haproxy"] && !d.failed["virtual_servers"] {
-		d.fail("", "there is nothing to report: write haproxy or virtual_servers")
+	nothing := true
+	for key, entries := range a.reported() {
+		section, _, _ := strings.Cut(key, ".")
+		nothing = nothing && entries == 0 && !d.failed[key] && !d.failed[section]
+	}
+	if nothing {
+		d.fail("", "there is nothing to report: write virtual_servers, or what is to be read, such as haproxy")
 	}
 	names, sockets := map[string]string{}, map[string]string{}
 	for i, h := range a.HAProxy {
@@ -33,6 +38,10 @@ func (d *decoder) checkAgent(a *Agent) {
 			d.unique(names, vs.Name, at(path+".virtual_servers", j)+".name")
 		}
 	}
+	d.checkHTTPReaders(a, names)
+	d.checkExec(a)
+	d.kernelReaders(a, names)
+	d.snmpReaders(a, names)
 	for i, vs := range a.VirtualServers {
 		path := at("virtual_servers", i)
 		d.unique(names, vs.Name, path+".name")
@@ -47,6 +56,22 @@ func (d *decoder) checkAgent(a *Agent) {
 		if vs.Check != nil {
 			d.timing(vs.Check, path+".check")
 		}
+	}
+}
+
+// reported returns how many entries each list has of what something is reported of.
+func (a *Agent) reported() map[string]int {
+	return map[string]int{
+		"haproxy":                    len(a.HAProxy),
+		"nginx":                      len(a.Nginx),
+		"nginx_plus":                 len(a.NginxPlus),
+		"envoy":                      len(a.Envoy),
+		"prometheus":                 len(a.Prometheus),
+		"exec":                       len(a.Exec),
+		"snmp":                       len(a.SNMP),
+		"ipvs.virtual_servers":       len(a.IPVS.VirtualServers),
+		"keepalived.virtual_servers": len(a.Keepalived.VirtualServers),
+		"virtual_servers":            len(a.VirtualServers),
 	}
 }
 

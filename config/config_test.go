@@ -507,11 +507,15 @@ func TestAgentFile(t *testing.T) {
 				{Name: "mail", Frontend: "mail", Backend: "mail", Protocol: "tcp"},
 			}},
 		},
-		Linux: config.Linux{Sessions: true},
-		Log:   config.AgentLog{Level: "info", Format: "json"},
+		Keepalived: config.Keepalived{PIDFile: "/run/keepalived.pid"},
+		Linux:      config.Linux{Sessions: true},
+		Log:        config.AgentLog{Level: "info", Format: "json"},
 	}
 	if diff := cmp.Diff(want, a, cmp.Comparer(func(x, y netip.Addr) bool { return x == y })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if a, _, err = config.LoadAgent("../testdata/config/agent-good/counters.yaml"); err != nil || a.Counters.Table != "filter" || len(a.Counters.Programs) != 2 {
+		t.Errorf("counters are %+v, %v", a.Counters, err)
 	}
 	if a, _, err = config.LoadAgent("../testdata/config/agent-good/checks.yaml"); err != nil {
 		t.Fatal(err)

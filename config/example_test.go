@@ -33,6 +33,11 @@ func readExample(t *testing.T, name string) (path string, asIs, whole []byte) {
 			t.Fatal(err)
 		}
 	}
+	for _, f := range []string{"snmp-community", "snmp-authentication", "snmp-privacy"} {
+		if err := os.WriteFile(filepath.Join(dir, f), []byte("correct horse\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	whole = switchedOff.ReplaceAll(asIs, []byte("$1$2"))
 	// An example entry below an empty list takes its place.
 	whole = regexp.MustCompile(`(?m): \[\]\n( *- )`).ReplaceAll(whole, []byte(":\n$1"))

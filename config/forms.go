@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"net/url"
 	"path/filepath"
@@ -34,6 +35,9 @@ var forms = map[string]func(string) (string, error){
 	"socket":    socketForm,
 	"interface": interfaceForm,
 	"alpn":      alpnForm,
+	"source":    sourceForm,
+	"series":    seriesForm,
+	"oid":       oidForm,
 }
 
 var (
@@ -41,6 +45,7 @@ var (
 	labelSyntax   = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,128}$`)
 	domainSyntax  = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?$`)
 	prefixSyntax  = regexp.MustCompile(`^(/[A-Za-z0-9._-]+)+$`)
+	oidSyntax     = regexp.MustCompile(`^\.?1\.[0-3](\.(0|[1-9][0-9]{0,9}))+$`)
 	countrySyntax = regexp.MustCompile(`^[A-Z]{2}$`)
 )
 
@@ -245,4 +250,21 @@ func interfaceForm(s string) (string, error) {
 		return "", fmt.Errorf("%s is not the name of a network interface", quote(s))
 	}
 	return s, nil
+}
+
+// oidForm is an object identifier of SNMP in digits, which begins with a dot.
+func oidForm(s string) (string, error) {
+	if !oidSyntax.MatchString(s) {
+		return "", fmt.Errorf("%s is not an OID in digits, such as .1.3.6.1.2.1.1.3.0: `snmptranslate -On` turns names into them", quote(s))
+	}
+	parts := strings.Split(strings.TrimPrefix(s, "."), ".")
+	if len(parts) > 128 {
+		return "", fmt.Errorf("is an OID of %d parts, and may have at most 128", len(parts))
+	}
+	for _, part := range parts {
+		if n, err := strconv.ParseUint(part, 10, 64); err != nil || n > math.MaxUint32 {
+			return "", fmt.Errorf("%s is not an OID: %s is more than 4294967295", quote(s), part)
+		}
+	}
+	return "." + strings.TrimPrefix(s, "."), nil
 }

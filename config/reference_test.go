@@ -180,7 +180,7 @@ var formWords = map[string]string{
 	"path": "file", "shorttext": "text of at most 128 bytes", "payload": "text of at most 1024 bytes",
 	"country": "two capital letters", "regexp": "regular expression (RE2)", "urlpath": "path of a URL", "host": "host, or host:port",
 	"url": "URL", "endpoint": "URL", "prefix": "path of keys", "argument": "text", "socket": "path, or host:port",
-	"interface": "interface", "alpn": "ALPN identifier", "percent": "percentage", "bandwidth": "bit rate", "seconds": "seconds",
+	"interface": "interface", "alpn": "ALPN identifier", "source": "URL", "series": "series", "oid": "OID in digits", "percent": "percentage", "bandwidth": "bit rate", "seconds": "seconds",
 }
 
 // value says what may stand at f: its type and unit, and its range.

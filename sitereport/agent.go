@@ -36,6 +36,7 @@ const (
 	maxSentRTTs    = 10_000          // round trips in one report: about 1 MB of the 4 that a receiver reads
 	probeAgain     = 5 * time.Second // several gslbd name the same resolver at about the same time; below every refresh
 	maxRecent      = 100_000         // resolvers remembered for probeAgain
+	maxReaderWarns = 50              // of the readers in one report, which may have 100; the rest is draining's
 	maxLogged      = 20              // warnings in one log line, and servers told of at once
 	maxConflicts   = 3               // reports refused as those of a former boot, before the agent takes another boot_id
 	repeatLogEvery = time.Minute     // a text that is another one each time is logged at most this often
@@ -350,13 +351,31 @@ func (a *Agent) read(ctx context.Context) *round {
 		}
 	}
 	a.sequence++
-	r := &round{sequence: a.sequence}
+	r := &round{sequence: a.sequence, warnings: readerWarnings(readings, failures)}
 	r.load, r.servers = merge(readings)
 	for _, err := range failures {
 		r.failing = append(r.failing, err != nil)
 	}
 	a.logServers(r.servers)
 	return r
+}
+
+// readerWarnings returns what the readers could not do, for the report.
+func readerWarnings(readings []Reading, failures []error) []string {
+	var all []string
+	for i, r := range readings {
+		if failures[i] != nil {
+			all = append(all, "reader failed: "+failures[i].Error())
+		}
+		all = append(all, r.Warnings...)
+	}
+	for i, w := range all {
+		all[i] = printable(w, MaxReason)
+	}
+	if len(all) > maxReaderWarns {
+		all = append(all[:maxReaderWarns], fmt.Sprintf("and %d more; the agent's log and gslb-agent check have all", len(all)-maxReaderWarns))
+	}
+	return all
 }
 
 // logServers tells of the servers whose state is another one than in the last report, or that are not up in the first.
@@ -515,7 +534,7 @@ type Outcome struct {
 // outdates no other report of an agent of this name. It must not be called beside Run.
 func (a *Agent) Once(ctx context.Context) *Report {
 	r := a.read(ctx)
-	return &Report{Site: a.opts.Site, Agent: a.opts.Name, Load: r.load, VirtualServers: r.servers}
+	return &Report{Site: a.opts.Site, Agent: a.opts.Name, Load: r.load, VirtualServers: r.servers, Warnings: r.warnings}
 }
 
 // Send sends a report to every gslbd, once, and returns what came of it, in the order of the servers.

@@ -486,6 +486,9 @@ func TestAgentReaders(t *testing.T) {
 				}
 				continue
 			}
+			if d := cmp.Diff([]string{"reader failed: haproxy /run/x: is HAProxy running?", "slow"}, r.Warnings); d != "" {
+				t.Errorf("report %d: warnings %s", i, d)
+			}
 			if r.Load != nil {
 				t.Errorf("report %d has a load, although a reader failed: %+v", i, r.Load)
 			}

@@ -115,7 +115,7 @@ func (c *Checked) Read(ctx context.Context) (Reading, error) {
 		case <-ctx.Done():
 		}
 	}
-	var r Reading
+	r := Reading{Yields: AllFigures}
 	c.states(&r)
 	if c.opts.Sessions {
 		c.sessions(ctx, &r)

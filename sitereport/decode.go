@@ -40,10 +40,18 @@ func Decode(r io.Reader, limit int64) (*Report, error) {
 	if err := d.report(&rep); err != nil {
 		return nil, err
 	}
-	if d.next(); d.at < len(d.text) {
-		return nil, errors.New("there is more after the report: send one JSON object")
+	if err := d.end(); err != nil {
+		return nil, err
 	}
 	return &rep, nil
+}
+
+// end fails where something else stands after the report.
+func (d *decoder) end() error {
+	if d.next(); d.at < len(d.text) {
+		return errors.New("there is more after the report: send one JSON object")
+	}
+	return nil
 }
 
 // A decoder reads the report value by value and knows where it is.
@@ -343,11 +351,7 @@ func (d *decoder) report(r *Report) error {
 		case "load":
 			r.Load, err = d.load()
 		case "virtual_servers":
-			return d.array(MaxVirtualServers, func() error {
-				v, err := d.virtualServer()
-				r.VirtualServers = append(r.VirtualServers, v)
-				return err
-			})
+			return d.virtualServers(&r.VirtualServers)
 		case "rtts":
 			return d.array(MaxRTTs, func() error {
 				t, err := d.rtt()
@@ -361,14 +365,7 @@ func (d *decoder) report(r *Report) error {
 				return err
 			})
 		case "warnings":
-			return d.array(MaxWarnings, func() error {
-				var w string
-				if err := d.reason(&w); err != nil || w == "" {
-					return err
-				}
-				r.Warnings = append(r.Warnings, w)
-				return nil
-			})
+			return d.warnings(&r.Warnings)
 		}
 		return err
 	})
@@ -376,6 +373,41 @@ func (d *decoder) report(r *Report) error {
 		err = errors.New("site: missing")
 	}
 	return err
+}
+
+// reading reads the part of a report that a reader may tell.
+func (d *decoder) reading(r *Reading) error {
+	return d.object([]string{"load", "virtual_servers", "warnings"}, func(field string) error {
+		switch field {
+		case "load":
+			l, err := d.load()
+			r.Load = *l
+			return err
+		case "virtual_servers":
+			return d.virtualServers(&r.VirtualServers)
+		default:
+			return d.warnings(&r.Warnings)
+		}
+	})
+}
+
+func (d *decoder) virtualServers(into *[]VirtualServer) error {
+	return d.array(MaxVirtualServers, func() error {
+		v, err := d.virtualServer()
+		*into = append(*into, v)
+		return err
+	})
+}
+
+func (d *decoder) warnings(into *[]string) error {
+	return d.array(MaxWarnings, func() error {
+		var w string
+		if err := d.reason(&w); err != nil || w == "" {
+			return err
+		}
+		*into = append(*into, w)
+		return nil
+	})
 }
 
 func (d *decoder) load() (*Load, error) {

@@ -484,7 +484,8 @@ func (d *drainer) plan(ctx context.Context, r *round) {
 		}
 	}
 	r.drained = d.tell()
-	r.warnings, r.heldBack = d.warnings()
+	warnings, heldBack := d.warnings()
+	r.warnings, r.heldBack = append(r.warnings, warnings...), heldBack
 }
 
 // holdsBack returns why the servers of a virtual server are not to be set to drain, or "".

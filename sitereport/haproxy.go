@@ -258,11 +258,7 @@ func (h *HAProxy) restarted(now time.Time, p haproxyProcess) bool {
 
 // unknown reports a virtual server of which only the names of its servers are known.
 func (h *HAProxy) unknown(v HAProxyVirtualServer, servers []Server, reason string) VirtualServer {
-	out := VirtualServer{Name: v.Name, Address: v.Address, Port: v.Port, Protocol: v.Protocol}
-	for _, s := range servers {
-		out.Servers = append(out.Servers, Server{Name: s.Name, Address: s.Address, State: StateUnknown, Reason: reason})
-	}
-	return out
+	return VirtualServer{Name: v.Name, Address: v.Address, Port: v.Port, Protocol: v.Protocol, Servers: unknownServers(servers, reason)}
 }
 
 // maintained returns servers with those that are up put in maintenance.

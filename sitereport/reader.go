@@ -3,6 +3,8 @@ package sitereport
 import (
 	"context"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"unicode"
@@ -50,47 +52,135 @@ type Reading struct {
 	// those of other readers are part of them and must not be added.
 	WholeSite bool
 
+	// Supplies are the figures in Load of a reader without virtual servers, which are those of other readers' virtual
+	// servers; of a reading that failed, the figures that it lacks.
+	Supplies Figures `json:",omitzero"`
+
+	// Yields are the figures of a reader with virtual servers that others may supply. Its own count where none does.
+	Yields Figures `json:",omitzero"`
+
 	VirtualServers []VirtualServer
+
+	// Elsewhere are the virtual addresses that this machine does not serve, and why. Whatever any reader says of their
+	// virtual servers is not reported, nor any load, since this machine's is not that of the site.
+	Elsewhere map[netip.Addr]string `json:",omitempty"`
 
 	// Warnings say what the operator should put right. They do not keep the rest from being reported.
 	Warnings []string
 }
 
+// Figures are some of the figures of a Load.
+type Figures uint8
+
+// The figures of a Load.
+const (
+	FigureSessions Figures = 1 << iota
+	FigureNewSessions
+	FigureBitsIn
+	FigureBitsOut
+
+	AllFigures = FigureSessions | FigureNewSessions | FigureBitsIn | FigureBitsOut
+)
+
+// figures returns those that are known.
+func (l *Load) figures() (known Figures) {
+	if l.Sessions != nil {
+		known |= FigureSessions
+	}
+	if l.NewSessions != nil {
+		known |= FigureNewSessions
+	}
+	if l.BitsPerSecIn != nil {
+		known |= FigureBitsIn
+	}
+	if l.BitsPerSecOut != nil {
+		known |= FigureBitsOut
+	}
+	return known
+}
+
 // merge adds up what all readers of a site read. A figure that any of them lacks is absent from the sum, because part of
-// a site's load looks like a site with room to spare. A reader without virtual servers has no sessions to lack: all that
-// it can give is the traffic of the whole site.
+// a site's load looks like a site with room to spare. A reader without virtual servers has no sessions to lack, but for
+// the figures that it supplies for those of others.
 func merge(readings []Reading) (*Load, []VirtualServer) {
-	var sum Load
+	readings = served(readings)
+	var supplied Figures
 	var servers []VirtualServer
 	for _, r := range readings {
-		switch {
-		case len(r.VirtualServers) == 0:
-		case len(servers) == 0:
-			sum = r.Load
-		default:
-			sum.Sessions = add(sum.Sessions, r.Load.Sessions)
-			sum.NewSessions = add(sum.NewSessions, r.Load.NewSessions)
-			sum.BitsPerSecIn = add(sum.BitsPerSecIn, r.Load.BitsPerSecIn)
-			sum.BitsPerSecOut = add(sum.BitsPerSecOut, r.Load.BitsPerSecOut)
+		if len(r.VirtualServers) == 0 {
+			supplied |= r.Supplies
 		}
 		servers = append(servers, r.VirtualServers...)
 	}
-	if i := slices.IndexFunc(readings, func(r Reading) bool { return r.WholeSite }); i >= 0 {
-		sum.BitsPerSecIn, sum.BitsPerSecOut = readings[i].Load.BitsPerSecIn, readings[i].Load.BitsPerSecOut
+	load := Load{
+		Sessions:      sum(readings, supplied, FigureSessions, func(l *Load) *uint64 { return l.Sessions }),
+		NewSessions:   sum(readings, supplied, FigureNewSessions, func(l *Load) *float64 { return l.NewSessions }),
+		BitsPerSecIn:  sum(readings, supplied, FigureBitsIn, func(l *Load) *uint64 { return l.BitsPerSecIn }),
+		BitsPerSecOut: sum(readings, supplied, FigureBitsOut, func(l *Load) *uint64 { return l.BitsPerSecOut }),
 	}
-	// A receiver refuses a whole report for one name that it cannot print, so what came from an SLB is made printable.
+	if i := slices.IndexFunc(readings, func(r Reading) bool { return r.WholeSite }); i >= 0 {
+		load.BitsPerSecIn, load.BitsPerSecOut = readings[i].Load.BitsPerSecIn, readings[i].Load.BitsPerSecOut
+	}
+	// A receiver refuses a whole report for one name that it cannot print, or that is missing, so what came from an SLB is made printable.
 	for i := range servers {
 		v := &servers[i]
 		v.Servers = slices.Clone(v.Servers)
 		for j := range v.Servers {
 			s := &v.Servers[j]
 			s.Name, s.Address, s.Reason = printable(s.Name, MaxName), printable(s.Address, MaxName), printable(s.Reason, MaxReason)
+			if s.Name == "" && s.Address == "" {
+				s.Name = "nameless"
+			}
 		}
 	}
-	if sum == (Load{}) {
+	if load == (Load{}) {
 		return nil, servers
 	}
-	return &sum, servers
+	return &load, servers
+}
+
+// served returns what the readings say of the virtual addresses that this machine serves.
+func served(readings []Reading) []Reading {
+	elsewhere := make(map[netip.Addr]string)
+	for _, r := range readings {
+		maps.Copy(elsewhere, r.Elsewhere)
+	}
+	if len(elsewhere) == 0 {
+		return readings
+	}
+	readings = slices.Clone(readings)
+	for i := range readings {
+		r := &readings[i]
+		r.Load = Load{}
+		r.VirtualServers = slices.Clone(r.VirtualServers)
+		for j := range r.VirtualServers {
+			v := &r.VirtualServers[j]
+			if why, ok := elsewhere[v.Address.Unmap()]; ok {
+				v.Sessions, v.Servers = nil, unknownServers(v.Servers, why)
+			}
+		}
+	}
+	return readings
+}
+
+// sum adds up one figure of the readers that have to give it.
+func sum[T uint64 | float64](readings []Reading, supplied, figure Figures, of func(*Load) *T) (total *T) {
+	first := true
+	for i := range readings {
+		r := &readings[i]
+		owed := r.Supplies&figure != 0
+		if len(r.VirtualServers) > 0 {
+			owed = r.Yields&supplied&figure == 0
+		}
+		switch {
+		case !owed:
+		case first:
+			first, total = false, of(&r.Load)
+		default:
+			total = add(total, of(&r.Load))
+		}
+	}
+	return total
 }
 
 // add returns a new sum, or nil when either is unknown.
@@ -100,6 +190,15 @@ func add[T uint64 | float64](a, b *T) *T {
 	}
 	sum := *a + *b
 	return &sum
+}
+
+// unknownServers returns the servers with the state unknown.
+func unknownServers(servers []Server, reason string) []Server {
+	servers = slices.Clone(servers)
+	for i := range servers {
+		servers[i].State, servers[i].Reason = StateUnknown, reason
+	}
+	return servers
 }
 
 // printable replaces what cannot be printed by spaces and cuts s to at most most bytes.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -55,6 +56,14 @@ type reader interface {
 	fmt.Stringer
 }
 
+// A namedReader gives its name to a Reader that only reads.
+type namedReader struct {
+	sitereport.Reader
+	name string
+}
+
+func (r namedReader) String() string { return r.name }
+
 // load reads the file at path, with the files of certificates and tokens that it names, and makes the parts. It opens
 // nothing else, so it also serves to validate a file. once is for an agent that sends a single report.
 func load(path string, once bool) (*parts, error) {
@@ -73,7 +82,7 @@ func load(path string, once bool) (*parts, error) {
 	if p.log, err = newLogger(c.Log); err != nil {
 		return nil, err
 	}
-	if p.secured, err = newSecured(c, p.log); err != nil {
+	if p.secured, err = newSecured(c.TLS, secret{key: "token_file", file: c.TokenFile}, p.log); err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", path, err)}
 	}
 	opts := sitereport.AgentOptions{
@@ -94,6 +103,16 @@ func load(path string, once bool) (*parts, error) {
 		}
 		p.readers = append(p.readers, r)
 		p.virtualServers += len(h.VirtualServers)
+	}
+	if err := errors.Join(p.readHTTP(c), p.readKernel(c), p.readSNMP(c)); err != nil {
+		return nil, usageError{fmt.Errorf("%s: %w", path, err)}
+	}
+	for i, x := range c.Exec {
+		r, err := sitereport.NewExec(sitereport.ExecOptions{Command: x.Command, Timeout: x.Timeout, Site: c.Site, Agent: c.Agent})
+		if err != nil {
+			return nil, usageError{fmt.Errorf("%s: exec[%d].command: %w", path, i, err)}
+		}
+		p.readers = append(p.readers, namedReader{r, "exec " + x.Command[0]})
 	}
 	if len(c.VirtualServers) > 0 || c.Linux.Interface != "" {
 		p.checked = sitereport.NewChecked(checkedOptions(c, p.log))

@@ -185,8 +185,10 @@ func TestDocs(t *testing.T) {
 	}
 	b := read("agent.md")
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("s3cret"), 0o600); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"token", "snmp-authentication", "snmp-privacy"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("s3cret-s3cret"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	ca, err := certs.Authority("ours")
 	if err != nil {
@@ -199,7 +201,7 @@ func TestDocs(t *testing.T) {
 	}
 	files := strings.Split(b+read("install.md"), "```yaml\n")[1:]
 	files = slices.DeleteFunc(files, func(text string) bool { return !strings.HasPrefix(text, "site:") })
-	if len(files) != 5 {
+	if len(files) != 14 {
 		t.Fatalf("%d files", len(files))
 	}
 	for _, text := range files {
@@ -208,9 +210,18 @@ func TestDocs(t *testing.T) {
 		if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, "/etc/gslb-agent/", "")), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if p, err := load(file, false); err != nil || len(p.warnings) > 0 || p.virtualServers != 1 {
+		if p, err := load(file, false); err != nil || len(p.warnings) > 0 || p.virtualServers == 0 && !strings.Contains(text, "exec:") {
 			t.Errorf("%+v, %v", p, err)
 		}
+	}
+	_, script, _ := strings.Cut(b, "    #!/bin/sh\n")
+	script, _, _ = strings.Cut(script, "\n")
+	x, err := sitereport.NewExec(sitereport.ExecOptions{Command: []string{"/bin/sh", "-c", script}, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := x.Read(t.Context()); err != nil || *r.Load.Sessions != 12 || len(r.VirtualServers) != 1 {
+		t.Errorf("%+v, %v", r, err)
 	}
 	_, report, _ := strings.Cut(b, "-d '")
 	report, _, _ = strings.Cut(report, "'")

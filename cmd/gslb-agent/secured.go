@@ -15,31 +15,38 @@ import (
 	"gslbd/sitereport"
 )
 
-// A secured is the transport of the reports: it presents the site's token and client certificate, and knows the authorities
-// of the gslbd. It looks at their files before each report, so that a renewal needs no restart; what cannot be used leaves
-// in force what was read before. Safe for concurrent use.
+// A secured is a transport, of the reports or of a reader: it presents the token, or user and password, and the client
+// certificate, and knows the authorities of the other side. It looks at their files before each request, so that a renewal
+// needs no restart; what cannot be used leaves in force what was read before. Safe for concurrent use.
 type secured struct {
 	// Fixed at construction.
-	tls       config.AgentTLS
-	tokenFile string
-	log       *zap.Logger
+	tls    config.AgentTLS
+	secret secret
+	log    *zap.Logger
 
 	mu      sync.Mutex   // guards what follows
 	present *credentials // in force
 	failing string       // why the files are not, which was logged
 }
 
+// A secret is a token, or the password of a user.
+type secret struct {
+	key  string // of the file that holds it
+	file string // "": there is none
+	user string // "": it is a token
+}
+
 // credentials are what the files held at one time.
 type credentials struct {
 	sum       [sha256.Size]byte // of the files
-	token     string            // "": none
+	token     string            // or the password; "": none
 	client    *x509.Certificate // nil: none
 	transport *http.Transport
 }
 
 // newSecured reads the files. The error names the setting, the file and what to do.
-func newSecured(c *config.Agent, log *zap.Logger) (*secured, error) {
-	s := &secured{tls: c.TLS, tokenFile: c.TokenFile, log: log}
+func newSecured(t config.AgentTLS, secret secret, log *zap.Logger) (*secured, error) {
+	s := &secured{tls: t, secret: secret, log: log}
 	var err error
 	s.present, err = s.read(nil)
 	return s, err
@@ -49,10 +56,10 @@ func newSecured(c *config.Agent, log *zap.Logger) (*secured, error) {
 func (s *secured) read(old *credentials) (*credentials, error) {
 	sum := sha256.New()
 	c := new(credentials)
-	if s.tokenFile != "" {
-		tokens, err := config.ReadTokens(s.tokenFile)
+	if s.secret.file != "" {
+		tokens, err := config.ReadTokens(s.secret.file)
 		if err != nil {
-			return nil, fmt.Errorf("token_file: %w", err)
+			return nil, fmt.Errorf("%s: %w", s.secret.key, err)
 		}
 		c.token = string(tokens[0])
 		add(sum, []byte(c.token))
@@ -129,7 +136,11 @@ func (s *secured) RoundTrip(r *http.Request) (*http.Response, error) {
 	c := s.credentials()
 	if c.token != "" {
 		r = r.Clone(r.Context())
-		r.Header.Set("Authorization", "Bearer "+c.token)
+		if s.secret.user != "" {
+			r.SetBasicAuth(s.secret.user, c.token)
+		} else {
+			r.Header.Set("Authorization", "Bearer "+c.token)
+		}
 	}
 	return c.transport.RoundTrip(r)
 }

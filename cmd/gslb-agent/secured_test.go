@@ -82,7 +82,7 @@ func TestSecuredFilesChange(t *testing.T) {
 		CA: filepath.Join(dir, "ca.pem"), Certificate: filepath.Join(dir, "site.pem"), Key: filepath.Join(dir, "site.key"),
 	}}
 	core, logs := observer.New(zap.DebugLevel)
-	s := must[*secured](t)(newSecured(c, zap.New(core)))
+	s := must[*secured](t)(newSecured(c.TLS, secret{key: "token_file", file: c.TokenFile}, zap.New(core)))
 	get := func() string {
 		t.Helper()
 		resp, err := (&http.Client{Transport: s, Timeout: 10 * time.Second}).Get(srv.URL)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -60,9 +62,12 @@ func (p *parts) check(ctx context.Context, out io.Writer) error {
 		reading.Wait()
 	})
 	for i, r := range p.readers {
-		say(r.String(), errs[i], "%s", counted(readings[i].VirtualServers))
+		say(r.String(), errs[i], "%s", summary(&readings[i]))
 		for _, w := range readings[i].Warnings {
 			fmt.Fprintf(out, "%s: warning: %s\n", r, w)
+		}
+		for _, a := range slices.SortedFunc(maps.Keys(readings[i].Elsewhere), netip.Addr.Compare) {
+			fmt.Fprintf(out, "%s: %s is not served here: %s\n", r, a, readings[i].Elsewhere[a])
 		}
 		if actor, ok := r.(sitereport.Actor); ok && p.draining {
 			say(r.String(), actor.May(ctx), "may end sessions and set servers to drain and back (draining.enabled)")
@@ -100,16 +105,19 @@ func (p *parts) check(ctx context.Context, out io.Writer) error {
 
 func date(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// counted sums up virtual servers: how many servers are in which state.
-func counted(all []sitereport.VirtualServer) string {
+// summary says what was read: how many servers are in which state, or what there is without virtual servers.
+func summary(r *sitereport.Reading) string {
+	if len(r.VirtualServers) == 0 {
+		return figures(r)
+	}
 	states, servers := map[string]int{}, 0
-	for _, v := range all {
+	for _, v := range r.VirtualServers {
 		for _, s := range v.Servers {
 			states[s.State]++
 			servers++
 		}
 	}
-	text := fmt.Sprintf("%d virtual servers, %d servers", len(all), servers)
+	text := fmt.Sprintf("%d virtual servers, %d servers", len(r.VirtualServers), servers)
 	var parts []string
 	for state, n := range states {
 		parts = append(parts, fmt.Sprintf("%d %s", n, state))
@@ -118,6 +126,40 @@ func counted(all []sitereport.VirtualServer) string {
 		text += ": " + strings.Join(parts, ", ")
 	}
 	return text
+}
+
+// figures says what a reader without virtual servers is there for, and what it knows of that.
+func figures(r *sitereport.Reading) string {
+	wanted := r.Supplies
+	if r.WholeSite {
+		wanted |= sitereport.FigureBitsIn | sitereport.FigureBitsOut
+	}
+	var known, unknown []string
+	say := func(figure sitereport.Figures, name string, is bool, value func() any) {
+		switch {
+		case is:
+			known = append(known, fmt.Sprintf("%s %v", name, value()))
+		case wanted&figure != 0:
+			unknown = append(unknown, name)
+		}
+	}
+	l := &r.Load
+	say(sitereport.FigureSessions, "sessions", l.Sessions != nil, func() any { return *l.Sessions })
+	say(sitereport.FigureNewSessions, "new sessions a second", l.NewSessions != nil, func() any { return *l.NewSessions })
+	say(sitereport.FigureBitsIn, "bits a second in", l.BitsPerSecIn != nil, func() any { return *l.BitsPerSecIn })
+	say(sitereport.FigureBitsOut, "bits a second out", l.BitsPerSecOut != nil, func() any { return *l.BitsPerSecOut })
+	if len(unknown) > 0 {
+		known = append(known, "not known from one reading: "+strings.Join(unknown, ", "))
+	}
+	switch {
+	case len(known) > 0:
+		return strings.Join(known, ", ")
+	case len(r.Elsewhere) > 0:
+		return fmt.Sprintf("addresses that are not served here: %d", len(r.Elsewhere))
+	case r.Elsewhere != nil:
+		return "all addresses are served here"
+	}
+	return "nothing"
 }
 
 // during runs f while the agent's own checks run.
