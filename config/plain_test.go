@@ -139,6 +139,54 @@ func TestReadPlainMutated(t *testing.T) {
 	}
 }
 
+// Lists put together at random of what YAML has rules for.
+func TestReadPlainNasty(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	pick := func(of []string) string { return of[random.IntN(len(of))] }
+	keys := []string{"a", "b", "name", "null", "true", "y", "no", "_", "a_b", "on", "inf", "x y", "A", "1", "\"a\"", "'b'", "~", "<<", "a.b", "? a", "[a]", "-a"}
+	values := []string{
+		"a", "yes", "no", "on", "~", "null", "NULL", "nULL", "True", "0x1f", "0X1F", "0o17", "0b11", "017", "08", "1_000", "_1", "1__0", ".inf", "-.inf", "+.inf", ".NaN", ".nan", "nan",
+		"1e3", "1e", "1.e3", "1.", ".1", ".", "..", "...", "---", "-", "--", "- a", "-1", "-a", "-.5", "-.", "-/", "-_", "-0x1", "+1", "1:30", "1:30:00", "190:20:30.15", "2001-12-14", "2001-1-1", "2001-12-14 21:59:43", "2001-12-14T21:59:43.10-05:00", "2001-12-14t21:59:43Z",
+		"12e03", "1e400", "99999999999999999999", "-9223372036854775808", "18446744073709551615", "0x_1", "0b2", "0o8", "1-2.3", "1-2-3", "a-b", "a:b", "a::b", "::1", "2001:db8::1", "fe80::", "a:", ":a", "a :b", "a: b", "a:  b", "a #b", "a# b", "a#b", "# b", "#b",
+		"%a", "a%", "50%", "@a", "`a", "&a b", "*a", "!a b", "|", ">", ">-", "|2", "? a", "?a", "a ?", "a, b", ",a", "a,b", "[]", "{}", "[a]", "[a, b]", "[a,b]", "[a , b ]", "[ a ]", "[a,]", "[,]", "[a b, c]", "[a: b]", "[a:b]", "[a::b]", "[::]", "[-1, -a]", "[- a]", "[-]", "[a -b]", "[a - b]", "[\"a\", 'b']", "[\"a\":b]",
+		"{a: b}", "{a: b, c: d}", "{a: b,c: d}", "{a:b}", "{a: }", "{a}", "{a: b:c}", "{a: b: c}", "{null: a}", "{true: 1}", "{\"a\": b}", "{a: [b, {c: d}]}", "{a: {}}", "{a: []} ", "[[]]", "[{}]", "[a]]", "{a: b}}", "[a] b", "[a] #b", "[a]#b", "[#a]", "[a #b]", "[a\n  , b]",
+		"\"\"", "''", "\"a\"", "'a'", "'a''b'", "''''", "\"a\\\"b\"", "\"a\\n\"", "'a\\n'", "\"a: #b\"", "'{a'", "\"a", "'a", "\"a\" b", "'a' #b", "'a'#b", "\"a\"b", "\"'\"", "'\"'", "\"a\n  b\"", "\" a \"", "' '", "a  b", "a ", " a", "a 'b'", "a \"b\"", "a'b", "a\"b", "a'", "a\\", "a [b]", "a{b}", "/a/b.c", "http://a:1/b", "a!b", "a&b", "a|b", "a>b", "a=b", "=", "a*", "<<", "a~", "a@b", "a;b", "a$b", "(a)", "a^", "a+b", "a?", "true", "tRUE", "false ", "t", "TRUE:",
+	}
+	blanks := []string{"", "", "", "", " ", "  ", "    "}
+	read := 0
+	for range 60_000 {
+		var b strings.Builder
+		for range 1 + random.IntN(5) {
+			b.WriteString(pick([]string{"", "", "", "  ", "  ", "  ", "    ", " ", "   "}))
+			switch random.IntN(14) {
+			case 0, 1, 2, 3:
+				b.WriteString("- " + pick(keys[:9]) + ": " + pick(blanks[3:5]) + pick(values))
+			case 4, 5:
+				b.WriteString("- " + pick(blanks) + pick(values))
+			case 6, 7, 8:
+				b.WriteString(pick(keys[:9]) + ": " + pick(values))
+			case 9:
+				b.WriteString("- " + pick(blanks) + pick(keys) + ":" + pick([]string{"", " ", "  "}) + pick(values))
+			case 10:
+				b.WriteString(pick([]string{"- ", ""}) + pick(keys) + ":" + pick(blanks))
+			case 11:
+				b.WriteString(pick([]string{"#", "# a", "# - a: b", "", " #", "---", "...", "--- a", "%YAML 1.2", "- --- a", "-", "- ", "-\t", "\t", "\ta: b", "- a\t# b", "- a\r", "\ufeff- a", "- \u0085", "- \u00a0a", "- a\x00", "- \x7f"}))
+			case 12:
+				b.WriteString(pick(values))
+			default:
+				b.WriteString("- - " + pick(values))
+			}
+			b.WriteString(pick([]string{"\n", "\n", "\n", "\n", "\n\n", " \n", ""}))
+		}
+		if comparePlain(t, b.String()) {
+			read++
+		}
+	}
+	if read < 2000 {
+		t.Errorf("only %d were read", read)
+	}
+}
+
 // lists returns the block lists of all configurations at hand.
 func lists(t testing.TB) []string {
 	var out []string

@@ -109,7 +109,8 @@ func methods(q *Query, row *state.RTTRow) (first, last state.RTTMethod) {
 
 // elsewhere keeps one candidate that is not the nearest by what the clients of the network see, if it is the network's turn
 // to be explored, so that other sites are measured too; else it returns 0. Only the first answer is explored, and never
-// to a member that is down or overloaded, wherever rtt stands in the chain.
+// to a member that is down or whose site is overloaded, wherever rtt stands in the chain, or tells nothing at present: it would
+// measure nothing either, and its load is not known.
 func (m rtt) elsewhere(q *Query, set []Candidate, row *state.RTTRow, oldest state.RTTMoment) int {
 	if q.scratch.answer > 0 {
 		return 0
@@ -134,7 +135,7 @@ func (m rtt) elsewhere(q *Query, set []Candidate, row *state.RTTRow, oldest stat
 	highest := -1.0
 	for i := range set {
 		c := &set[i]
-		if c.Member == nearest || c.Rejected || !c.Up[q.Family] || c.Site.Overloaded || c.Site.Shed > 0 {
+		if c.Member == nearest || c.Rejected || !c.Up[q.Family] || c.Site.Overloaded || c.Site.Shed > 0 || believed(c) == 0 {
 			continue
 		}
 		if d := drawn(client, c.Hash+window, saltExplore); d > highest {

@@ -326,14 +326,15 @@ func (p *Prober) open() (all []*socket, err error) {
 			p.sockets[key] = append(p.sockets[key], s)
 			all = append(all, s)
 		}
-		if s, err = openTCP(v6); err != nil {
+		if s, err = openTCP(v6); err == nil {
+			p.sockets[socketKey{MethodTCP, v6}] = []*socket{s}
+			all = append(all, s)
+		} else if !errors.Is(err, errors.ErrUnsupported) { // of which the ICMP socket has told
 			return all, err
 		}
-		p.sockets[socketKey{MethodTCP, v6}] = []*socket{s}
-		all = append(all, s)
 	}
-	icmp := len(p.sockets[socketKey{MethodICMP, false}]) + len(p.sockets[socketKey{MethodICMP, true}])
-	if icmp == 0 && !slices.ContainsFunc(p.methods, func(m string) bool { return m != MethodICMP }) {
+	able := func(m string) bool { return len(p.sockets[socketKey{m, false}])+len(p.sockets[socketKey{m, true}]) > 0 }
+	if !slices.ContainsFunc(p.methods, able) {
 		return all, refusals[0] // the cure is the same for the other
 	}
 	for _, err := range refusals {
@@ -574,7 +575,7 @@ func (p *Prober) landLocked(key flightKey) {
 // settle takes in how connections end until their socket is closed.
 func (p *Prober) settle(s *socket) error {
 	for {
-		events, err := s.settled()
+		ready, err := s.settled()
 		if errors.Is(err, os.ErrClosed) {
 			return nil
 		}
@@ -582,8 +583,8 @@ func (p *Prober) settle(s *socket) error {
 			return fmt.Errorf("probes: %s: %w", s.method, err)
 		}
 		read := p.now()
-		for _, e := range events {
-			if r, ok := p.connected(flightKey{s, int(e.Fd)}, read); ok {
+		for _, fd := range ready {
+			if r, ok := p.connected(flightKey{s, fd}, read); ok {
 				p.result(r)
 			}
 		}

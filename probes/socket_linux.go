@@ -35,8 +35,9 @@ type socket struct {
 	closed   atomic.Bool
 	buf, oob []byte // owned by receive
 
-	// Of method tcp, see connect.go.
+	// Of method tcp, see connect_linux.go.
 	events      []unix.EpollEvent // owned by settled
+	ready       []int             // likewise: the descriptors that it returns
 	connections int               // guarded by the Prober's mu
 }
 

@@ -22,13 +22,25 @@ type socket struct {
 	mode   ICMPMode // unused
 	id     uint16   // unused
 
+	connections int // unused
+
 	buf []byte // owned by receive
 }
 
 // openICMP says that there is none.
 func openICMP(bool, uint16) (*socket, error) {
-	return nil, errors.New("probes: round trips by ICMP are measured on Linux only; by DNS they are measured here too (rtt.methods: [dns])")
+	return nil, errors.New("probes: round trips by ICMP and TCP are measured on Linux only; by DNS they are measured here too (rtt.methods: [dns])")
 }
+
+// openTCP says that there is none, for which openICMP has the words.
+func openTCP(bool) (*socket, error) { return nil, errors.ErrUnsupported }
+
+// Nothing below is called, since openTCP gives no socket.
+
+func (s *socket) connect(netip.AddrPort) (int, error) { return -1, errors.ErrUnsupported }
+func (s *socket) hangUp(int)                          {}
+func (s *socket) settled() ([]int, error)             { return nil, errors.ErrUnsupported }
+func shake(int) handshake                             { return handshake{} }
 
 // openDNS opens a UDP socket with a random port.
 func openDNS(v6 bool) (*socket, error) {

@@ -31,6 +31,9 @@ const (
 	passiveWindow  = 2
 	passiveLongest = 10
 	passiveAgain   = 8
+	// What the latter two are at most, so that the next value comes before gslbd takes the last for too old: max_age is 10m.
+	passiveLongestTime = 5 * time.Minute
+	passiveAgainTime   = 4 * time.Minute
 	// A value that differs from the last by more than a tenth and passiveStep is sent in each of passiveFollow windows:
 	// gslbd takes the second lowest of five.
 	passiveStep   = time.Millisecond
@@ -410,6 +413,7 @@ func (c *clientNetworks) end(now time.Time, value func(prefix netip.Prefix, rtt 
 	if len(c.all) > c.most {
 		c.cut()
 	}
+	longest, again := min(passiveLongest*c.interval, passiveLongestTime), min(passiveAgain*c.interval, passiveAgainTime)
 	c.keep(func(n *clientNetwork) bool {
 		if n.since.IsZero() {
 			n.since = now
@@ -418,10 +422,10 @@ func (c *clientNetworks) end(now time.Time, value func(prefix netip.Prefix, rtt 
 		seen := bits.OnesCount64(n.seen)
 		switch old := now.Sub(n.since); {
 		case seen >= c.least && n.scan > 0 && (n.sent == 0 || old >= passiveWindow*c.interval):
-			if rtt := n.rtts.median(); n.due(rtt, now, passiveAgain*c.interval) {
+			if rtt := n.rtts.median(); n.due(rtt, now, again) {
 				value(networkOf(n.key), rtt, max(seen, int(n.most)))
 			}
-		case old < passiveLongest*c.interval:
+		case old < longest:
 			return true
 		case n.seen == 0:
 			return false

@@ -146,6 +146,33 @@ func TestClientNetworksFollow(t *testing.T) {
 	}
 }
 
+// TestClientNetworksStayFresh: at the longest interval too, and where the connections come as slowly as makes a value at all,
+// a value that stays as it is comes again before the last is ten minutes old.
+func TestClientNetworksStayFresh(t *testing.T) {
+	const interval = time.Minute
+	for _, every := range []int{1, 2, 3} { // scans with a connection that is acknowledged on; values are of two
+		c := &clientNetworks{interval: interval, least: 2, most: 100, index: map[uint64]int{}}
+		now, last := time.Now(), time.Time{}
+		for i := range 600 {
+			// Scans begin an interval after each other, and end now later, now sooner.
+			now = now.Add(interval + time.Duration(i%5-2)*10*time.Millisecond)
+			c.begin()
+			if i%every == 0 {
+				c.add(netip.MustParseAddr("20.0.1.1"), uint64(i), 30*time.Millisecond)
+			}
+			c.end(now, func(netip.Prefix, time.Duration, int) {
+				if gap := now.Sub(last); !last.IsZero() && gap >= 10*time.Minute {
+					t.Errorf("a connection every %d scans: %v between two values", every, gap)
+				}
+				last = now
+			})
+		}
+		if last.IsZero() {
+			t.Errorf("a connection every %d scans: no value", every)
+		}
+	}
+}
+
 // TestClientNetworksBounded: of more networks than may be kept, those with the most connections are, whatever comes
 // between.
 func TestClientNetworksBounded(t *testing.T) {

@@ -18,7 +18,7 @@ const (
 	rttShards   = 16
 	rttShardMin = 1024
 	// passiveGap is how long after the newest sample of clients another one begins anew: those before were of clients that
-	// have since been sent elsewhere, and of a path that may have changed. An agent repeats what stays sooner: every eight scans.
+	// have since been sent elsewhere, and of a path that may have changed. An agent repeats what stays sooner: every eight scans, or four minutes.
 	passiveGap = 10 * time.Minute
 	// rttKeep is how long a value is kept at least after its newest sample. Policies may set max_age up to it and
 	// beyond; values are dropped after the longer of it and four refreshes.

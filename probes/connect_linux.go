@@ -10,12 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxConnections bounds the TCP probes in flight, each of which is a descriptor: what 250 silent resolvers a second take.
-const maxConnections = 1000
-
-// errNoRoom says that maxConnections are in flight.
-var errNoRoom = errors.New("probes: too many TCP probes in flight")
-
 // openTCP opens the epoll descriptor that all TCP probes of a family are waited for with.
 func openTCP(v6 bool) (*socket, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
@@ -27,7 +21,7 @@ func openTCP(v6 bool) (*socket, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("probes: epoll: %w", err)
 	}
-	s := &socket{method: MethodTCP, v6: v6, file: os.NewFile(uintptr(fd), "probes"), events: make([]unix.EpollEvent, 64)}
+	s := &socket{method: MethodTCP, v6: v6, file: os.NewFile(uintptr(fd), "probes"), events: make([]unix.EpollEvent, 64), ready: make([]int, 0, 64)}
 	if s.conn, err = s.file.SyscallConn(); err != nil {
 		s.file.Close()
 		return nil, fmt.Errorf("probes: %w", err)
@@ -80,9 +74,9 @@ func (s *socket) hangUp(fd int) {
 	s.connections--
 }
 
-// settled waits until connections are decided, and returns some of them, until the next call. After close its error is
-// os.ErrClosed.
-func (s *socket) settled() ([]unix.EpollEvent, error) {
+// settled waits until connections are decided, and returns the descriptors of some of them, until the next call. After
+// close its error is os.ErrClosed.
+func (s *socket) settled() ([]int, error) {
 	n := 0
 	var err error
 	readErr := s.conn.Read(func(epoll uintptr) bool {
@@ -97,14 +91,11 @@ func (s *socket) settled() ([]unix.EpollEvent, error) {
 	case err != nil:
 		return nil, os.NewSyscallError("epoll_wait", err)
 	}
-	return s.events[:n], nil
-}
-
-// A handshake is what became of a TCP probe.
-type handshake struct {
-	decided bool
-	refused bool          // nothing that measures the way there: an ICMP error, or a SYN that was sent again
-	rtt     time.Duration // the kernel's, of a connection; 0: there is none, as of a reset
+	s.ready = s.ready[:0]
+	for _, e := range s.events[:n] {
+		s.ready = append(s.ready, int(e.Fd))
+	}
+	return s.ready, nil
 }
 
 // shake looks what became of a connection, which may have been closed at the other end by now.
