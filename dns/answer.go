@@ -47,6 +47,7 @@ type Responder struct {
 	duration   prometheus.Histogram // nil: not measured
 	limiter    *limiter
 	signer     *signer
+	ahead      ahead
 
 	answered uint64 // queries, for the choice of those measured
 

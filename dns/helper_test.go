@@ -53,7 +53,7 @@ type testWorld struct {
 func newWorld(t testing.TB, zones []dns.ZoneOptions, services ...testService) *testWorld {
 	t.Helper()
 	cfg := &state.Config{}
-	for i := range 4 {
+	for i := range 8 {
 		cfg.Sites = append(cfg.Sites, state.SiteConfig{Name: fmt.Sprintf("s%d", i), SessionsLimit: 1000})
 	}
 	var opts []dns.ServiceOptions

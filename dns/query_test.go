@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -388,21 +389,24 @@ var eightMetrics = []policy.StepOptions{
 }
 
 // BenchmarkRespondMany measures eight metrics where what a query needs is in no cache: it is for one of many services, from
-// one of many networks, to each of which every site has a round trip.
+// one of many networks. Queries come in batches, as a worker has them.
 func BenchmarkRespondMany(b *testing.B) {
-	const services, networks = 10_000, 80_000
+	const services, networks, batch = 10_000, 80_000, 32
 	many := make([]testService, services)
 	for i := range many {
-		a := fmt.Sprintf("10.%d.%d.", i>>8, i&0xff)
-		many[i] = testService{name: fmt.Sprintf("w%d.gslb.test", i), ttl: 30, members: []string{a + "1", a + "2", a + "3", a + "4"}, steps: eightMetrics}
+		many[i] = testService{name: fmt.Sprintf("w%d.gslb.test", i), ttl: 30, steps: eightMetrics}
+		for j := range 8 {
+			many[i].members = append(many[i].members, fmt.Sprintf("10.%d.%d.%d", i>>8, i&0xff, j+1))
+		}
 	}
 	w := newWorld(b, []dns.ZoneOptions{{Name: "gslb.test", File: writeZone(b, serviceZone), ECS: true}}, many...)
 	snap, now := w.store.Snapshot(), time.Now()
 	network := func(i int) [4]byte { return [4]byte{20, byte(i >> 16), byte(i >> 8), byte(i)} }
 	for i := range networks {
 		a := network(i)
-		for j, site := range snap.Sites {
-			snap.RTT.Add(site.ID, []state.RTTSample{{Resolver: netip.AddrFrom4([4]byte{a[1] + 20, a[2], a[3], 1}), RTT: time.Duration(30+j) * time.Millisecond}}, now)
+		for j, site := range snap.Sites { // three are near
+			rtt := 30 + j + j/3*50
+			snap.RTT.Add(site.ID, []state.RTTSample{{Resolver: netip.AddrFrom4([4]byte{a[1] + 20, a[2], a[3], 1}), RTT: time.Duration(rtt) * time.Millisecond}}, now)
 		}
 	}
 	chance := rand.New(rand.NewPCG(1, 2))
@@ -411,18 +415,81 @@ func BenchmarkRespondMany(b *testing.B) {
 		a := network(chance.IntN(networks))
 		queries[i] = pack(b, question(many[chance.IntN(services)].name+".", "A", edns(1232, raw(8, 0, 1, 24, 0, a[1]+20, a[2], a[3]))))
 	}
+	remotes := slices.Repeat([]netip.AddrPort{remote}, batch)
 	r := w.responder(b, dns.Options{ECS: true})
 	buf := make([]byte, 4096)
 	b.ReportAllocs()
 	dns.CPUTime(b)
 	i := 0
 	for b.Loop() {
-		if i%32 == 0 {
+		if i%batch == 0 {
 			r.Refresh(time.Now())
+			r.LookAhead(queries[i%networks:][:batch], remotes)
 		}
 		r.Respond(queries[i%networks], buf, local, remote, false)
 		i++
 	}
+}
+
+// Looking ahead changes no reply, whatever the queries are, and allocates nothing.
+func TestLookAhead(t *testing.T) {
+	many := make([]testService, 600)
+	for i := range many {
+		many[i] = testService{name: fmt.Sprintf("w%d.gslb.test", i), ttl: 30, members: []string{"198.51.100.1,2001:db8::1", "198.51.100.2"}, steps: eightMetrics}
+	}
+	many[7] = testService{name: "w7.gslb.test", ttl: 30, members: []string{"cdn.example."}, steps: eightMetrics}
+	many[8].down = true
+	many = append(many, testService{name: "*.wild.gslb.test", ttl: 30, members: []string{"198.51.100.1"}, steps: eightMetrics})
+	zones := []dns.ZoneOptions{{Name: "gslb.test", File: writeZone(t, serviceZone), ECS: true}}
+	chance := rand.New(rand.NewPCG(1, 2))
+	var queries [][]byte
+	var remotes []netip.AddrPort
+	for i := range 2000 {
+		name := fmt.Sprintf("w%d.gslb.test.", chance.IntN(650)) // some do not exist
+		switch chance.IntN(8) {
+		case 0:
+			name = "x.wild.gslb.test."
+		case 1:
+			name = "elsewhere.test."
+		}
+		option := raw(8, 0, 1, 24, 0, 20, byte(i), byte(i>>3))
+		switch chance.IntN(4) {
+		case 0:
+			option = raw(8, 0, 2, 56, 0, 0x20, 1, 0xd, 0xb8, 0, byte(i), 0)
+		case 1:
+			option = raw(8, 0, 1, 0, 0) // opts out
+		}
+		wire := pack(t, question(name, []string{"A", "AAAA", "TXT", "HTTPS"}[chance.IntN(4)], edns(1232, option)))
+		switch chance.IntN(6) {
+		case 0:
+			wire = wire[:chance.IntN(len(wire))]
+		case 1:
+			wire[chance.IntN(len(wire))] ^= byte(1 + chance.IntN(255))
+		}
+		queries = append(queries, wire)
+		remotes = append(remotes, netip.AddrPortFrom([]netip.Addr{remote.Addr(), netip.MustParseAddr("::ffff:20.1.2.3"), netip.MustParseAddr("2001:db8::7")}[i%3], 4242))
+	}
+	plain := newWorld(t, zones, many...).responder(t, dns.Options{ECS: true})
+	ahead := newWorld(t, zones, many...).responder(t, dns.Options{ECS: true})
+	now := time.Now()
+	var want, got [1232]byte
+	for first := 0; first < len(queries); {
+		n := min(chance.IntN(33), len(queries)-first)
+		plain.Refresh(now)
+		ahead.Refresh(now)
+		if allocated := testing.AllocsPerRun(1, func() { ahead.LookAhead(queries[first:first+n], remotes[first:first+n]) }); allocated != 0 {
+			t.Fatalf("%v allocations", allocated)
+		}
+		for i := first; i < first+n; i++ {
+			a := plain.Respond(queries[i], want[:], local, remotes[i], false)
+			b := ahead.Respond(queries[i], got[:], local, remotes[i], false)
+			if !bytes.Equal(want[:a], got[:b]) {
+				t.Fatalf("query %x: %x, and looked ahead %x", queries[i], want[:a], got[:b])
+			}
+		}
+		first += n
+	}
+	ahead.LookAhead(queries, remotes) // more than a batch
 }
 
 // BenchmarkRateLimit measures what it costs to count replies against rates: below the rate and above it, with queries from

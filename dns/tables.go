@@ -53,22 +53,23 @@ type zone struct {
 	labels int
 	ecs    bool
 	top    *node
-	keys   *ZoneKeys        // nil: it is not signed
-	nodes  map[string]*node // by wire form, lower case; the empty non-terminals (RFC 4592 section 2.2.2) too
+	keys   *ZoneKeys // nil: it is not signed
+	names  nameIndex // the empty non-terminals (RFC 4592 section 2.2.2) too
 
 	negative rrset // the SOA with the TTL for negative answers (RFC 2308 section 3)
 }
 
 // A node is one name of a zone. One without sets and service is an empty non-terminal.
 type node struct {
-	sets    []rrset
-	cname   *rrset
-	dname   *rrset
-	ns      *rrset // the delegation, at a cut; nil at the apex
-	wild    *node  // the child "*"
-	star    bool   // it is one
-	apex    bool   // it is the apex of another zone here, which this one may have forgotten to delegate
+	name    string // wire form, lower case
 	service *service
+	ns      *rrset // the delegation, at a cut; nil at the apex
+	dname   *rrset
+	cname   *rrset
+	wild    *node // the child "*"
+	star    bool  // it is one
+	apex    bool  // it is the apex of another zone here, which this one may have forgotten to delegate
+	sets    []rrset
 }
 
 // set returns the node's records of a type, or nil.
@@ -169,7 +170,7 @@ const (
 // walk looks nm, which lies in z, up. It returns the node where it ended and the number of that node's labels. A
 // question for DS at a delegation is the parent's to answer (RFC 4035 section 3.1.4.1).
 //
-// Hot path: a map lookup for each label below the apex that exists.
+// Hot path: a lookup for each label below the apex that exists.
 func (z *zone) walk(nm *name, ds bool) (*node, int, outcome) {
 	n := z.top
 	for k := z.labels; ; k++ {
@@ -185,7 +186,7 @@ func (z *zone) walk(nm *name, ds bool) (*node, int, outcome) {
 		if n.dname != nil {
 			return n, k, atDNAME
 		}
-		next := z.nodes[string(nm.suffix(k+1))]
+		next := z.names.find(nm.suffix(k + 1))
 		if next == nil {
 			if n.wild != nil {
 				return n.wild, k + 1, found
@@ -206,6 +207,7 @@ type builder struct {
 // A zoneBuilder is a zone that is being built.
 type zoneBuilder struct {
 	*zone
+	nodes      map[string]*node // by wire form, lower case
 	path, file string
 	records    map[string]map[uint16][]fileRecord // by owner and type
 	order      []string                           // the owners in the order of the file
@@ -232,8 +234,7 @@ func (b *builder) addZone(i int, opts ZoneOptions) {
 		b.fail("zones[%d].name: the zone %s is listed twice", i, showName(apex))
 		return
 	}
-	z := &zone{apex: apex, labels: countLabels(apex), ecs: opts.ECS, keys: opts.Keys, top: &node{}}
-	z.nodes = map[string]*node{apex: z.top}
+	z := &zone{apex: apex, labels: countLabels(apex), ecs: opts.ECS, keys: opts.Keys, top: &node{name: apex}}
 	b.t.zones[apex] = z
 	b.t.deepest = max(b.t.deepest, z.labels)
 	b.t.ecs = b.t.ecs || opts.ECS
@@ -241,7 +242,7 @@ func (b *builder) addZone(i int, opts ZoneOptions) {
 		b.t.keys = append(b.t.keys, opts.Keys)
 	}
 	zb := &zoneBuilder{
-		zone: z, path: fmt.Sprintf("zones[%d].file", i), file: opts.File,
+		zone: z, path: fmt.Sprintf("zones[%d].file", i), file: opts.File, nodes: map[string]*node{apex: z.top},
 		records: map[string]map[uint16][]fileRecord{}, servers: map[string]string{},
 	}
 	b.zones = append(b.zones, zb)
@@ -294,7 +295,7 @@ func (zb *zoneBuilder) node(owner string) *node {
 	if n := zb.nodes[owner]; n != nil {
 		return n
 	}
-	n := &node{star: isWildcard(owner)}
+	n := &node{name: owner, star: isWildcard(owner)}
 	zb.nodes[owner] = n
 	up := zb.node(parentOf(owner))
 	if isWildcard(owner) {
@@ -591,6 +592,7 @@ func (b *builder) finish(zb *zoneBuilder) {
 			b.addGlue(zb, owner, ns)
 		}
 	}
+	zb.names = newNameIndex(zb.nodes)
 }
 
 // packSet packs the records of one type at one name.

@@ -59,6 +59,9 @@ type udpWorker struct {
 	queries   [batch][maxDatagram + apart]byte
 	replies   [batch][maxUDPPayload + apart]byte
 	received  int
+	arrived   [batch]int            // indexes of the messages that are looked at
+	messages  [batch][]byte         // those
+	remotes   [batch]netip.AddrPort // who sent them
 	queued    int
 	sent      int
 	recvErrno syscall.Errno
@@ -161,10 +164,9 @@ func (w *udpWorker) receiveBatch(fd uintptr) bool {
 func (w *udpWorker) answer() {
 	r := w.responder
 	r.Refresh(time.Now())
-	w.queued = 0
+	n := 0
 	for i := range w.received {
-		in := &w.in[i]
-		if in.hdr.Flags&unix.MSG_TRUNC != 0 {
+		if w.in[i].hdr.Flags&unix.MSG_TRUNC != 0 {
 			r.count.dropped[dropOversize].Add(1)
 			continue
 		}
@@ -173,7 +175,13 @@ func (w *udpWorker) answer() {
 			r.count.dropped[dropPort].Add(1)
 			continue
 		}
-		out := &w.out[w.queued]
+		w.arrived[n], w.messages[n], w.remotes[n] = i, w.queries[i][:w.in[i].n], remote
+		n++
+	}
+	r.LookAhead(w.messages[:n], w.remotes[:n])
+	w.queued = 0
+	for k, i := range w.arrived[:n] {
+		in, out := &w.in[i], &w.out[w.queued]
 		local := w.local
 		out.hdr.Control = nil
 		out.hdr.SetControllen(0)
@@ -183,11 +191,11 @@ func (w *udpWorker) answer() {
 				out.hdr.Control, out.hdr.Controllen = in.hdr.Control, in.hdr.Controllen
 			}
 		}
-		n := r.Respond(w.queries[i][:in.n], w.replies[w.queued][:maxUDPPayload], local, remote, false)
-		if n == 0 {
+		size := r.Respond(w.messages[k], w.replies[w.queued][:maxUDPPayload], local, w.remotes[k], false)
+		if size == 0 {
 			continue
 		}
-		w.outVec[w.queued].SetLen(n)
+		w.outVec[w.queued].SetLen(size)
 		out.hdr.Name, out.hdr.Namelen = in.hdr.Name, in.hdr.Namelen
 		w.queued++
 	}

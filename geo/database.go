@@ -28,6 +28,9 @@ const (
 	// for shared one, each lookup would decode.
 	cacheWays = 4
 
+	// golden is 2^64 divided by the golden ratio: multiples of it, modulo 2^64, spread evenly.
+	golden = 0x9e3779b97f4a7c15
+
 	// maxScanned networks are looked at when a database is opened, to see what its records hold. A database of cities
 	// shows coordinates in the first few; one of countries has none to show. Without a bound, a tree whose branches share
 	// their nodes could take for ever.
@@ -229,7 +232,7 @@ func (d *database) lookup(addr netip.Addr) (*Location, int) {
 
 // location returns what the record at an offset says, nil for nothing usable, out of the cache if it is there.
 func (d *database) location(offset uintptr) *Location {
-	first := uint64(offset) * 0x9e3779b97f4a7c15 >> d.shift
+	first := uint64(offset) * golden >> d.shift
 	free := &d.cache[first] // of another record, where all places are taken
 	for way := range uint64(cacheWays) {
 		slot := &d.cache[(first+way)%uint64(len(d.cache))]

@@ -42,6 +42,7 @@ type scratch struct {
 	aside  []Candidate // what they set aside
 	set    []Candidate // what the metrics reorder
 	answer int         // which answer is being chosen, from 0
+	ready  bool        // all began with what Chain.Prepare left: nobody is held back but by shedding
 	apart  bool        // a staged order, slow start or shedding holds this client back from some member
 
 	client client // see client.go
@@ -74,28 +75,18 @@ func (q *Query) grow(members int) {
 func (c *Chain) Decide(q *Query, d *Decision) {
 	*d = Decision{TTL: q.Service.TTL}
 	q.Scope = 0
-	q.scratch.client, q.scratch.apart = client{}, false
-	q.grow(len(q.Service.Members))
+	q.scratch.client, q.scratch.ready, q.scratch.apart = client{}, false, false
 	if q.Trace != nil {
 		*q.Trace = Trace{Constraints: []TraceStep{}, Steps: []TraceStep{}}
 		q.scratch.notes = make(map[*state.Member]TraceMember)
 	}
 
-	d.Reason = q.constrain()
-	if len(q.scratch.all) == 0 {
-		d.Kind, d.Empty, d.TTL = NoData, true, min(d.TTL, downTTL)
-		if !q.served() {
-			d.TTL = NoCeiling
-		}
+	if ready := &q.Service.Ready[q.Family]; len(ready.Candidates) > 0 && q.Trace == nil {
+		q.collect(ready.Candidates)
+		d.Reason = Reason(ready.Reason)
+	} else if !c.begin(q, d) {
 		c.traceUnused(q)
 		return
-	}
-	if c.health && !mark(q, q.scratch.all) {
-		d.AllDown, d.Reason, d.TTL = true, ReasonOnAllDown, min(d.TTL, downTTL)
-		if d.Kind = q.allDown(); d.Kind != Answer {
-			c.traceUnused(q)
-			return
-		}
 	}
 
 	trace := q.Trace
@@ -125,6 +116,74 @@ func (c *Chain) Decide(q *Query, d *Decision) {
 		q.Trace = nil // it tells of the first answer
 	}
 	q.Trace = trace
+}
+
+// begin leaves the candidates in q.scratch.all, with what health says of them. It reports false if d is decided without
+// the chain: there is none, or on_all_down has another answer.
+func (c *Chain) begin(q *Query, d *Decision) bool {
+	q.grow(len(q.Service.Members))
+	d.Reason = q.constrain()
+	if len(q.scratch.all) == 0 {
+		d.Kind, d.Empty, d.TTL = NoData, true, min(d.TTL, downTTL)
+		if !q.served() {
+			d.TTL = NoCeiling
+		}
+		return false
+	}
+	for i := range q.scratch.all {
+		c := &q.scratch.all[i]
+		c.Site = q.Snapshot.SiteOf(c.Member)
+	}
+	if c.health && !mark(q, q.scratch.all) {
+		d.AllDown, d.Reason, d.TTL = true, ReasonOnAllDown, min(d.TTL, downTTL)
+		d.Kind = q.allDown()
+		return d.Kind == Answer
+	}
+	return true
+}
+
+// Prepare works out once, for both families, what decisions for svc begin with where that is the same for all clients: the
+// constraints, and whom health rejects. It is for a service that is about to be published, and fills in svc.Ready.
+func (c *Chain) Prepare(svc *state.Service) {
+	for _, m := range svc.Members {
+		if len(m.Moved) > 0 {
+			return // a staged order moves some clients away
+		}
+	}
+	if svc.SlowStart > 0 {
+		return // it holds some clients back, and not for ever
+	}
+	q := NewQuery(len(svc.Members))
+	q.Service = svc
+	all := make([]state.ReadyCandidate, 0, 2*len(svc.Members)) // one allocation for both
+	for _, q.Family = range []state.Family{state.V4, state.V6} {
+		reason := q.constrain()
+		first, up := len(all), !c.health
+		for i := range q.scratch.all {
+			m := q.scratch.all[i].Member
+			up = up || m.Up[q.Family]
+			all = append(all, state.ReadyCandidate{
+				Member: m, Selected: m.Selected, Weight: int32(m.Weight), Site: int32(m.Site.Index), Preference: int16(m.Preference),
+				Down: c.health && !m.Up[q.Family],
+			})
+		}
+		if up && len(all) > first { // else there is nobody, or on_all_down has a say
+			svc.Ready[q.Family] = state.Ready{Candidates: all[first:len(all):len(all)], Reason: uint8(reason)}
+		}
+	}
+}
+
+// collect leaves the candidates in q.scratch.all as Prepare found them.
+func (q *Query) collect(ready []state.ReadyCandidate) {
+	q.grow(len(ready))
+	s := &q.scratch
+	s.ready, s.all = true, s.all[:len(ready)]
+	for i := range ready {
+		r := &ready[i]
+		s.all[i] = Candidate{
+			Member: r.Member, Site: q.Snapshot.Sites[r.Site], Selected: r.Selected, Weight: r.Weight, Preference: r.Preference, Rejected: r.Down,
+		}
+	}
 }
 
 // served reports whether the service has an address of the asked family, whatever the state of it. Where it has none,
@@ -209,10 +268,10 @@ func (q *Query) gather(name string, staged bool) Reason {
 	for _, m := range q.Service.Members {
 		in := pooled(m, staged)
 		if in && m.Has(q.Family) {
-			s.all = append(s.all, Candidate{Member: m, Site: q.Snapshot.SiteOf(m)})
+			s.all = append(s.all, Candidate{Member: m, Selected: m.Selected, Weight: int32(m.Weight), Preference: int16(m.Preference)})
 			continue
 		}
-		s.aside = append(s.aside, Candidate{Member: m, Site: q.Snapshot.SiteOf(m)})
+		s.aside = append(s.aside, Candidate{Member: m, Selected: m.Selected, Weight: int32(m.Weight), Preference: int16(m.Preference)})
 		if q.Trace != nil {
 			why := "no " + q.Family.String() + " address"
 			if !in {

@@ -326,6 +326,10 @@ func copyOf(svc *state.Service) *state.Service {
 		members[i].Selected, members[i].SelectedApart = m.Selected.Clone(), m.SelectedApart.Clone()
 		out.Members[i] = &members[i]
 	}
+	out.Ready = [2]state.Ready{} // of the other members
+	if chain, ok := out.Chain.(*Chain); ok {
+		chain.Prepare(&out)
+	}
 	return &out
 }
 

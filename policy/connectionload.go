@@ -60,7 +60,11 @@ func (m connectionLoad) Keep(q *Query, set []Candidate) int {
 // openTo returns the share of clients that staged orders, shedding and slow start do not hold back from the member. It is
 // at least leastOpen, since little is known of how many the last few would be.
 func openTo(q *Query, c *Candidate) float64 {
-	open := (1 - c.Site.Shed) * (1 - heldBack(q, c.Member))
+	open := 1 - c.Site.Shed
+	if q.scratch.ready {
+		return max(open, leastOpen)
+	}
+	open *= 1 - heldBack(q, c.Member)
 	for i := range c.Moved {
 		open *= 1 - c.Moved[i].Share
 	}

@@ -131,7 +131,21 @@ func (w *world) decide(c *policy.Chain, set ...func(*policy.Query)) (string, pol
 	}
 	var d policy.Decision
 	c.Decide(q, &d)
+	if ready, scope := w.prepared(c, q); ready != d || scope != q.Scope {
+		panic(fmt.Sprintf("decided %s, scope %d; with what was prepared %s, scope %d", answers(&d), q.Scope, answers(&ready), scope))
+	}
 	return answers(&d), d, q.Trace
+}
+
+// prepared decides q as serving does, with what the chain prepares of the service, and returns the decision and its scope.
+func (w *world) prepared(c *policy.Chain, q *policy.Query) (d policy.Decision, scope uint8) {
+	serving := policy.NewQuery(0)
+	serving.Snapshot, serving.Service, serving.Family, serving.Now = q.Snapshot, q.Service, q.Family, q.Now
+	serving.Rand, serving.Turn, serving.LDNS, serving.ECS = q.Rand, q.Turn, q.LDNS, q.ECS
+	c.Prepare(w.Service)
+	c.Decide(serving, &d)
+	w.Service.Ready = [2]state.Ready{} // the next test may change the members
+	return d, serving.Scope
 }
 
 func answers(d *policy.Decision) string {

@@ -26,7 +26,11 @@ func (leastSelected) Keep(q *Query, set []Candidate) int {
 	for i := range set {
 		c := &set[i]
 		c.Value, c.NoData = 0, false
-		if s := c.Selections(q.scratch.apart); s != nil {
+		s := c.Selected
+		if q.scratch.apart {
+			s = c.SelectedApart
+		}
+		if s != nil {
 			c.Value = float64(s[q.Family].Load()) / state.SelectedUnit / weight(c)
 		}
 	}

@@ -411,10 +411,14 @@ func checkAgainstNaive(t *testing.T, d dice) {
 
 	var got, traced policy.Decision
 	c.Decide(q, &got)
+	scope := q.Scope
 	q.Trace = &policy.Trace{}
 	c.Decide(q, &traced)
-	if got != traced {
-		t.Fatalf("a trace changes the decision: %s, traced %s", spell(&got), spell(&traced))
+	if got != traced || scope != q.Scope {
+		t.Fatalf("a trace changes the decision: %s, scope %d; traced %s, scope %d", spell(&got), scope, spell(&traced), q.Scope)
+	}
+	if ready, scope := w.prepared(c, q); ready != got || scope != q.Scope {
+		t.Fatalf("what is prepared changes the decision: %s, scope %d; prepared %s, scope %d", spell(&got), q.Scope, spell(&ready), scope)
 	}
 	if want := n.decide(); spell(&got) != want {
 		t.Fatalf("\n got %s\nwant %s\nchain %+v\ntrace %+v", spell(&got), want, steps, q.Trace)

@@ -20,13 +20,17 @@ type Metric interface {
 	Keep(q *Query, set []Candidate) int
 }
 
-// A Candidate is a member within one query.
+// A Candidate is a member within one query. What most metrics compare stands here too, so that a query need not read of
+// members that others are preferred to.
 type Candidate struct {
 	*state.Member
-	Site     *state.Site // as it is known in the query's snapshot
-	Value    float64     // the number that the present metric compares; scratch
-	NoData   bool        // the present metric has no fresh data for it; scratch
-	Rejected bool        // health rejects it: down, or held back from this client by slow start; false where health is off
+	Site       *state.Site       // as it is known in the query's snapshot
+	Value      float64           // the number that the present metric compares; scratch
+	Selected   *state.Selections // Member.Selected
+	Weight     int32             // Member.Weight
+	Preference int16             // Member.Preference
+	NoData     bool              // the present metric has no fresh data for it; scratch
+	Rejected   bool              // health rejects it: down, or held back from this client by slow start; false where health is off
 }
 
 // A Query is one question to a policy, and the scratch that deciding it needs. It belongs to one worker, which reuses

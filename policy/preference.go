@@ -12,7 +12,7 @@ func (preference) Keep(q *Query, set []Candidate) int {
 	for i := range set {
 		set[i].Value, set[i].NoData = -float64(set[i].Preference), false
 	}
-	q.numbers(set, func(c *Candidate) string { return strconv.Itoa(c.Preference) })
+	q.numbers(set, func(c *Candidate) string { return strconv.Itoa(int(c.Preference)) })
 	best, _ := lowest(set)
 	return keepUpTo(set, best)
 }

@@ -157,7 +157,7 @@ func roundTrip(c *Candidate, row *state.RTTRow, method state.RTTMethod, oldest s
 	if believed(c)&(1<<method) == 0 {
 		return 0, false
 	}
-	return row.Fresh(c.Member.Site.ID, method, oldest)
+	return row.Fresh(c.Site.ID, method, oldest)
 }
 
 // believed returns by which methods the candidate's site may be believed, as RTTRow.FreshBy does. A blind site knows the
@@ -178,7 +178,7 @@ func common(set []Candidate, row *state.RTTRow, last state.RTTMethod, oldest sta
 	var have [state.RTTMethods]int
 	for i := range set {
 		c := &set[i]
-		methods := row.FreshBy(c.Member.Site.ID, oldest) & believed(c) & (2<<last - 1)
+		methods := row.FreshBy(c.Site.ID, oldest) & believed(c) & (2<<last - 1)
 		for m := range have {
 			have[m] += int(methods >> m & 1)
 		}

@@ -151,10 +151,10 @@ func (q *Query) traceOrders() {
 		return
 	}
 	for _, c := range q.scratch.aside {
-		if st := q.moved(c.Member); c.Forced < state.ForcedDown && st != nil {
-			q.number(c.Member, "", because("moved away: "+percent(st.Share)+" of clients, this one too", st.Why))
-		} else {
+		if c.Forced >= state.ForcedDown { // whom the staged orders move then does not count, in the scope either
 			q.number(c.Member, "", because(c.Forced.String(), c.ForcedWhy))
+		} else if st := q.moved(c.Member); st != nil {
+			q.number(c.Member, "", because("moved away: "+percent(st.Share)+" of clients, this one too", st.Why))
 		}
 	}
 	for _, c := range q.scratch.all {

@@ -208,6 +208,7 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 	svc.members = make([]*member, 0, len(members))
 	var fresh []member // one allocation for those that are new
 	var counts []memberCounts
+	var apart []Selections
 	svc.hasBackups = false
 	names := make([]string, 0, len(members))
 	longestTTL := sc.TTL // of an answer that may have named a member which is new here
@@ -233,9 +234,9 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 		if m == nil || m.site.cfg.Name != mc.Site {
 			if fresh == nil {
 				fresh = make([]member, 0, len(members)-i)
-				counts = make([]memberCounts, len(members))
+				counts, apart = make([]memberCounts, len(members)), make([]Selections, len(members))
 			}
-			fresh = append(fresh, member{selected: [2]*Selections{&counts[i].selected, &counts[i].apart}, handedOut: counts[i].handedOut.start(now, longestTTL)})
+			fresh = append(fresh, member{selected: [2]*Selections{&counts[i].selected, &apart[i]}, handedOut: counts[i].handedOut.start(s.began, now, longestTTL)})
 			m = &fresh[len(fresh)-1]
 		} else if m.cfg.Role != mc.Role || m.cfg.Weight <= 0 {
 			joining = append(joining, m)

@@ -8,7 +8,7 @@ import (
 // HandedOut tells when the last answer that named a member expires from the caches. It is atomic, and counts on the
 // monotonic clock. It is kept by service, member and site, so that it survives publications and reloads.
 type HandedOut struct {
-	since time.Time    // fixed at construction
+	since *time.Time   // fixed at construction; one for all
 	until atomic.Int64 // nanoseconds after since
 }
 
@@ -18,9 +18,9 @@ const handedOutSlack = time.Second
 
 // start sets what is known of a member that is new here: nothing. The process before this one, or the member under
 // another name, may have been in an answer a moment ago. It returns h.
-func (h *HandedOut) start(now time.Time, ttl uint32) *HandedOut {
-	h.since = now
-	h.until.Store(int64(seconds(ttl)))
+func (h *HandedOut) start(since *time.Time, now time.Time, ttl uint32) *HandedOut {
+	h.since = since
+	h.until.Store(int64(now.Sub(*since) + seconds(ttl)))
 	return h
 }
 
@@ -29,7 +29,7 @@ func seconds(ttl uint32) time.Duration { return time.Duration(ttl) * time.Second
 // Mark records that an answer of now, which caches keep for ttl seconds, names the member. Hot path: one atomic load, and
 // at most about once a second for a member a store.
 func (h *HandedOut) Mark(now time.Time, ttl uint32) {
-	until := int64(now.Sub(h.since) + seconds(ttl))
+	until := int64(now.Sub(*h.since) + seconds(ttl))
 	for {
 		known := h.until.Load()
 		if until <= known || h.until.CompareAndSwap(known, until+int64(handedOutSlack)) {

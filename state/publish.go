@@ -137,6 +137,9 @@ func (svc *service) snapshot(now time.Time) *Service {
 		members[i] = m.snapshot(i, svc)
 		out.Members[i] = &members[i]
 	}
+	if c, ok := out.Chain.(interface{ Prepare(*Service) }); ok {
+		c.Prepare(out)
+	}
 	return out
 }
 

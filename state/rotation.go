@@ -23,10 +23,10 @@ const SelectedUnit = 1 << 16
 // SelectedUnit. It is kept by service and member name.
 type Selections [2]atomic.Int64
 
-// memberCounts is what queries write of a member: all on one line.
+// memberCounts is what queries write of a member, but for the rotation apart: two members share a line.
 type memberCounts struct {
-	selected, apart Selections // of Member.Selected and Member.SelectedApart
-	handedOut       HandedOut
+	selected  Selections // of Member.Selected
+	handedOut HandedOut
 }
 
 // Clone returns a copy that counts on its own; of nil, one that has counted nothing.

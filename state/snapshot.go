@@ -210,7 +210,18 @@ type Site struct {
 // A Service is one load-balanced name.
 type Service struct {
 	// Chain is the *policy.Chain that decides for this service. It is opaque here, like Snapshot.Zones.
-	Chain     any
+	Chain    any
+	TTL      uint32     // seconds
+	id       uint32     // stable over reloads; 0 in a Service that no Store made
+	Answers  int        // 1..10
+	Rotation *Rotation  // never nil in a snapshot that a Store published
+	Counters *Counters  // likewise
+	recent   *reservoir // likewise
+	usesRTT  bool
+
+	// Ready is by Family what Chain.Prepare has worked out for all queries.
+	Ready [2]Ready
+
 	Members   []*Member     // in the order of the configuration
 	SlowStart time.Duration // 0: off
 
@@ -218,14 +229,6 @@ type Service struct {
 	Pool       Role
 	StagedPool Role // the pool that would be in force if all staged orders stood at 100 %
 	OnAllDown  OnAllDown
-	usesRTT    bool
-	TTL        uint32 // seconds
-	Answers    int    // 1..10
-
-	Rotation *Rotation  // never nil in a snapshot that a Store published
-	Counters *Counters  // likewise
-	recent   *reservoir // likewise
-	id       uint32     // stable over reloads; 0 in a Service that no Store made
 
 	Index      int
 	Name       string // lower case, no final dot; may begin with "*."
@@ -250,30 +253,48 @@ type Service struct {
 	MinServing int       // members that are up which an evacuation must leave
 }
 
+// Ready are the candidates that every query of a family begins with, whoever asks: what the constraints leave. Without any,
+// each query works them out by itself. A few of them take one cache line, where their members take two each.
+type Ready struct {
+	Candidates []ReadyCandidate
+	Reason     uint8 // of the decision, if no metric settles it
+}
+
+// A ReadyCandidate is one of them.
+type ReadyCandidate struct {
+	Member     *Member
+	Selected   *Selections // Member.Selected
+	Weight     int32       // Member.Weight
+	Site       int32       // Member.Site.Index
+	Preference int16       // Member.Preference
+	Down       bool        // health rejects it
+}
+
 // A Member is one VIP, or CNAME target, of a service at one site.
 type Member struct {
-	Addr         [2]netip.Addr // by Family; invalid: none. With CNAME both are invalid and the member has both families
-	Site         *SiteInfo     // of Snapshot.Sites, see SiteOf
-	InPool       bool
-	InStagedPool bool // of Service.StagedPool
-	Forced       Forced
-	Role         Role
-	Up           [2]bool // by Family: measured, damped and frozen state with orders "up" applied. False for a family that it lacks
-	LastGood     [2]bool // true for those that were up just before the last member of that family that may be answered went down
-
-	Weight     int     // 0..; 100 is neutral
-	Preference int     // 0..1000, higher is better
-	CNAME      string  // target, or ""
-	Moved      []Stage // staged orders, each of which moves a share of the clients away
+	Addr [2]netip.Addr // by Family; invalid: none. With CNAME both are invalid and the member has both families
 
 	// What least-selected compares. Clients that a staged order, shedding or slow start holds back from a member rotate
 	// apart from the others: what they are answered instead would else be made up for by sending the others to that
 	// member. Atomic, and never nil in a snapshot that a Store published.
-	Selected, SelectedApart *Selections
-
+	Selected *Selections
 	// HandedOut is atomic, and never nil in a snapshot that a Store published.
 	HandedOut *HandedOut
-	Index     int
+
+	CNAME         string // target, or ""
+	Index         int
+	SelectedApart *Selections
+	Site          *SiteInfo // of Snapshot.Sites, see SiteOf
+	InPool        bool
+	InStagedPool  bool // of Service.StagedPool
+	Forced        Forced
+	Role          Role
+	Up            [2]bool // by Family: measured, damped and frozen state with orders "up" applied. False for a family that it lacks
+	LastGood      [2]bool // true for those that were up just before the last member of that family that may be answered went down
+	Weight        int     // 0..; 100 is neutral
+	Preference    int     // 0..1000, higher is better
+
+	Moved     []Stage      // staged orders, each of which moves a share of the clients away
 	Hash      uint64       // HashName(Name): the same in every process, for rendezvous hashing
 	Recovered [2]time.Time // by Family: when it last came up from down, for slow start; zero: never was down
 

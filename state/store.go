@@ -52,6 +52,7 @@ type Store struct {
 	takeover bool
 	shards   int
 	now      func() time.Time
+	began    *time.Time    // when it was made
 	wake     chan struct{} // capacity 1; never closed
 	asked    *askedSlots
 	targets  *targets // has its own lock
@@ -138,6 +139,7 @@ func New(opts Options) (*Store, error) {
 	s.targets = newTargets()
 	now := s.now()
 	s.beat.Store(&now)
+	s.began = &now
 	first := make(chan struct{})
 	s.changed.Store(&first)
 	s.nextTick, s.nextSweep = now.Add(tickEvery), now.Add(sweepEvery)

@@ -1,0 +1,86 @@
+package state
+
+import "net/netip"
+
+const (
+	// mostAhead is how many networks or services a LookAhead looks at, and membersAhead how many members of each.
+	mostAhead    = 32
+	membersAhead = 16
+
+	// largeServices and largeRows are from where on what queries read has no room in the processor's caches.
+	largeServices = 512
+	largeRows     = 16384
+)
+
+// Large reports whether there is so much to look up that a query waits for memory more than it computes. Then it is worth
+// while to read ahead.
+func (s *Snapshot) Large() bool {
+	return len(s.Services) >= largeServices || len(s.RTT.shards)*len(*s.RTT.shards[0].slots.Load()) >= largeRows
+}
+
+// LookAhead reads what decisions for the services will read, each of them soon after by the worker with this shard, so that
+// it is in the processor's caches then: the decisions one after the other would wait for memory each, and here the loads
+// wait together. addrs are the clients. It decides nothing: the number that it returns only makes the compiler keep the
+// loads.
+//
+// Hot path: no allocation, no lock.
+func (s *Snapshot) LookAhead(services []*Service, addrs []netip.Addr, shard int) uint64 {
+	services = services[:min(len(services), mostAhead)]
+	var sum uint64
+	for _, svc := range services {
+		sum += uint64(svc.id) + uint64(svc.Ready[V4].Reason)
+	}
+	sum += s.RTT.lookAhead(addrs) + s.Geo.LookAhead(addrs)
+	for _, svc := range services {
+		if svc.Rotation != nil {
+			sum += svc.Rotation.Turn[V4].Load() + svc.recent.mask.Load() + uint64(len(svc.Counters.members))
+		}
+		if c := svc.Ready[V4].Candidates; len(c) > 0 {
+			for i := 0; i < min(len(c), membersAhead); i += 2 { // two on a line
+				sum += uint64(c[i].Site)
+			}
+		}
+	}
+	for _, svc := range services {
+		if svc.Rotation == nil {
+			continue
+		}
+		d := &svc.Counters.decisions[shard%len(svc.Counters.decisions)]
+		sum += d.reasons[0].Load() + d.reasons[lineCells].Load()
+		c := svc.Ready[V4].Candidates
+		for i := 0; i < min(len(c), membersAhead); i += 2 { // two on a line
+			sum += uint64(c[i].Selected[V4].Load())
+		}
+		if len(svc.Counters.answers) > 0 {
+			sum += svc.Counters.answers[0].of(shard % len(svc.Counters.decisions)).Load()
+		}
+	}
+	return sum
+}
+
+// lookAhead reads the rows of the clients' networks. What it computes stands apart from what it loads, so that many loads
+// are under way at once.
+func (t *RTTTable) lookAhead(addrs []netip.Addr) (sum uint64) {
+	var slots [mostAhead]*rttSlot
+	n := 0
+	for i := range addrs[:min(len(addrs), mostAhead)] {
+		key := t.Key(addrs[i])
+		if !key.IsValid() {
+			continue
+		}
+		h := t.hash(halves(key.Addr()))
+		of := *t.shard(h).slots.Load()
+		slots[n] = &of[h&uint64(len(of)-1)]
+		n++
+	}
+	var rows [mostAhead]*RTTRow
+	for i, sl := range slots[:n] {
+		rows[i] = sl.row.Load()
+	}
+	for _, row := range rows[:n] {
+		if row != nil && len(row.points) > 0 {
+			sum += uint64(row.oldest) + uint64(row.points[len(row.points)-1])
+		}
+	}
+	return sum
+}
