@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -63,6 +64,13 @@ func (p *parts) check(ctx context.Context, out io.Writer) error {
 	})
 	for i, r := range p.readers {
 		say(r.String(), errs[i], "%s", summary(&readings[i]))
+		for _, v := range readings[i].VirtualServers {
+			for _, s := range v.Servers {
+				if s.Reason != "" && s.State != sitereport.StateUp {
+					fmt.Fprintf(out, "%s: %s of %s is %s: %s\n", r, cmp.Or(s.Name, s.Address), cmp.Or(v.Name, v.Address.String()), s.State, s.Reason)
+				}
+			}
+		}
 		for _, w := range readings[i].Warnings {
 			fmt.Fprintf(out, "%s: warning: %s\n", r, w)
 		}

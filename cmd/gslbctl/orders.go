@@ -205,7 +205,7 @@ func showReply(server string, r reply) string {
 	if r.Repeated {
 		what = "known already"
 	}
-	shared := map[string]string{"etcd": ", shared by etcd", "not shared": ""}
+	shared := map[string]string{"etcd": ", shared by etcd", "not shared": ", on this gslbd only: no etcd shares orders"}
 	text, ok := shared[r.Shared]
 	if !ok {
 		text = ", " + r.Shared

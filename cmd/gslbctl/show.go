@@ -117,8 +117,8 @@ func poolText(p *admin.PoolState, now time.Time) string {
 	if !p.PoolSince.IsZero() && !now.IsZero() {
 		s += " for " + since(p.PoolSince, now)
 	}
-	if p.PoolServers > 0 {
-		s += fmt.Sprintf(", %d of %d primary servers healthy", p.PoolServersUp, p.PoolServers)
+	if share := fmt.Sprintf("%d of %d primary servers healthy", p.PoolServersUp, p.PoolServers); p.PoolServers > 0 && !strings.Contains(p.PoolWhy, share) {
+		s += ", " + share
 	}
 	if p.StagedPool != "" {
 		s += ", " + p.StagedPool + " for the clients that are moved away"
@@ -128,7 +128,7 @@ func poolText(p *admin.PoolState, now time.Time) string {
 		if !p.HeldUntil.IsZero() && !now.IsZero() {
 			s += " for another " + span(p.HeldUntil.Sub(now))
 		}
-		if p.HeldWhy != "" {
+		if !strings.Contains(p.PoolWhy, p.HeldWhy) {
 			s += ": " + p.HeldWhy
 		}
 	}
