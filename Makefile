@@ -9,11 +9,11 @@ LDFLAGS := -X 'main.version=$(VERSION) ($(COMMIT))'
 FUZZTIME ?= 20s
 TESTS := $(GO) tool gotestsum --format pkgname-and-test-fails --format-hide-empty-pkg --
 # The lab's tests build networks of namespaces, take minutes and need root: they are `make e2e`.
-LAB := ./e2e/lab ./e2e/patterns
-PACKAGES = $(shell $(GO) list ./... | grep -v -e /e2e/lab$$ -e /e2e/patterns$$)
+LAB := ./e2e/lab ./e2e/patterns ./e2e/agents
+PACKAGES = $(shell $(GO) list ./... | grep -v -e /e2e/lab$$ -e /e2e/patterns$$ -e /e2e/agents$$)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check race e2e fuzz bench bench-peers golden capacity geodb demo-certs deb test-packages clean
+.PHONY: help build run test check race e2e fuzz bench bench-peers bench-agents golden capacity geodb demo-certs deb test-packages clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ bench: ## run the benchmarks; BENCHCOUNT (6) times, for go tool benchstat OLD NE
 
 bench-peers: ## measure gslbd and other DNS servers side by side into docs/performance.md (needs root, half an hour)
 	$(GO) run ./e2e/peers -write docs/performance.md
+
+bench-agents: ## run 200 agents against three gslbd, and print what they cost one another (needs root, two minutes)
+	LAB_OWNER=$$PPID $(GO) test ./e2e/agents -count 1 -v -timeout 15m -agents 200 -real 3 -resolvers 10000 -ask 30s -refresh 1m -time 60s
 
 golden: ## write the golden files and docs/reference.md anew; read the diff before you commit it
 	$(GO) test ./policy ./sitereport ./config ./e2e -run 'Golden|HAProxyCases|Imports|Reference' -update

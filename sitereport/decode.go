@@ -20,8 +20,8 @@ var ErrTooLarge = errors.New("the report is too large")
 
 // Decode reads one report of at most limit bytes. It returns an error that names the field and says why for whatever it
 // cannot read or that is out of range, for a field that is given twice, and for what follows the report; it never
-// returns half a report. Unknown fields are ignored, because agents and servers are upgraded at different times; null
-// is the same as absent. Names of fields are compared exactly.
+// returns half a report. Unknown fields are ignored, and so are round trips by an unknown method, because agents and servers
+// are upgraded at different times; null is the same as absent. Names of fields are compared exactly.
 //
 // It reads value by value, and not into the structs by reflection, so that counts are bounded while reading: four
 // megabytes of "{},{}," must not become hundreds of megabytes of structs.
@@ -355,6 +355,11 @@ func (d *decoder) report(r *Report) error {
 		case "rtts":
 			return d.array(MaxRTTs, func() error {
 				t, err := d.rtt()
+				if t.Resolver.IsValid() && !slices.Contains([]string{"", "icmp", "dns", "tcp"}, t.Method) {
+					// Agents and servers are upgraded at different times, and all else that the site says shall count.
+					r.UnknownMethod = t.Method
+					return err
+				}
 				r.RTTs = append(r.RTTs, t)
 				return err
 			})
@@ -518,7 +523,12 @@ func (d *decoder) rtt() (t RTT, err error) {
 		case "lost":
 			return d.truth(&t.Lost)
 		case "method":
-			return d.word(&t.Method, "icmp", "dns", "tcp")
+			at := d.at
+			if d.word(&t.Method, "icmp", "dns", "tcp") == nil {
+				return nil
+			}
+			d.at = at
+			return d.name(&t.Method) // of another release, perhaps
 		case "connections":
 			t.Connections, err = pointer(d.whole(MaxSessions))
 		case "age_ms":

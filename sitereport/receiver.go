@@ -513,6 +513,10 @@ func (r *Receiver) apply(site *siteState, rep *Report, sum uint64) (*Answer, res
 	a.answer.Restore = done.Restore
 	a.answer.DeadAfterMS = done.DeadAfter.Milliseconds()
 	a.answer.Warnings = append(a.answer.Warnings, done.Warnings...)
+	if rep.UnknownMethod != "" {
+		a.answer.Warnings = append(a.answer.Warnings, fmt.Sprintf("rtts: round trips by method %q are left out, since this gslbd does not know it: upgrade gslbd, "+
+			"or take it out of rtt.methods of the agent", shorten(rep.UnknownMethod)))
+	}
 	return a.answer, accepted, nil
 }
 

@@ -48,6 +48,9 @@ type Report struct {
 	VirtualServers []VirtualServer `json:"virtual_servers,omitempty"`
 	RTTs           []RTT           `json:"rtts,omitempty"`
 
+	// UnknownMethod is set by Decode: a method of round trips that it does not know and has left out; "": there was none.
+	UnknownMethod string `json:"-"`
+
 	// Drained are the servers that the agent sets to drain after this report or has set to drain, because every gslbd asked
 	// for it, and that are not out of it yet. That they are told of before is what lets gslbd restore them whenever the
 	// agent dies.

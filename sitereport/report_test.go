@@ -153,7 +153,6 @@ func TestDecodeRefuses(t *testing.T) {
 		{rtt(`{"resolver":"192.0.2.1","rtt_ms":-1}`), `rtts[0].rtt_ms: -1 is not between`},
 		{rtt(`{"resolver":"192.0.2.1","lost":1}`), `rtts[0].lost: a number where true or false belongs`},
 		{rtt(`{"resolver":"192.0.2.1","lost":true,"age_ms":-1}`), `rtts[0].age_ms: -1 is not between`},
-		{rtt(`{"resolver":"192.0.2.1","rtt_ms":1,"method":"smoke"}`), `rtts[0].method: "smoke" is not one of icmp, dns, tcp`},
 		{rtt(`{"prefix":"192.0.2.0/24","rtt_ms":1,"connections":-1}`), `rtts[0].connections: -1 is not`},
 		{rtt(`{"prefix":"192.0.2.0/23","rtt_ms":1}`), `rtts[0].prefix: 192.0.2.0/23 is shorter than /24`},
 		{rtt(`{"prefix":"2001:db8::/48","rtt_ms":1}`), `rtts[0].prefix: 2001:db8::/48 is shorter than /56`},

@@ -40,5 +40,10 @@ func (h *HandedOut) Mark(now time.Time, ttl uint32) {
 
 // Until returns when the last answer that named the member has expired from every cache that keeps to TTLs; never
 // earlier than that, and at most a second later. Of what was answered before this process started it knows nothing, so it
-// is never earlier than one TTL after that.
-func (h *HandedOut) Until() time.Time { return h.since.Add(time.Duration(h.until.Load())) }
+// is never earlier than one TTL after that. The zero HandedOut, which no Store made, tells of no answer.
+func (h *HandedOut) Until() time.Time {
+	if h.since == nil {
+		return time.Time{}
+	}
+	return h.since.Add(time.Duration(h.until.Load()))
+}

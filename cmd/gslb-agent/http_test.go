@@ -112,11 +112,27 @@ log: {level: error}
 nginx %[1]s/status: sessions 40, not known from one reading: new sessions a second
 nginx %[1]s/status: FAILED: it answers 401: let the agent's address in there, or give the agent a token_file, or user and password_file
 nginx_plus %[2]s/api/9: 1 virtual servers, 7 servers: 1 drain, 1 maint, 1 unknown, 1 up, 3 down
+nginx_plus %[2]s/api/9: 10.1.1.20:8080 of shop is down: unhealthy
+nginx_plus %[2]s/api/9: 10.1.1.30:8080 of shop is down: unavail
+nginx_plus %[2]s/api/9: 10.1.1.40:8080 of shop is down: checking
+nginx_plus %[2]s/api/9: 10.1.1.50:8080 of shop is drain: draining
+nginx_plus %[2]s/api/9: 10.1.1.60:8080 of shop is maint: down
+nginx_plus %[2]s/api/9: 10.1.1.70:8080 of shop is unknown: the state "resting" is not known
 nginx_plus %[2]s/api/9: warning: virtual server "shop": server "10.1.1.70:8080": the state "resting" is not known, so it is reported as unknown
 nginx_plus %[2]s/api/9/: FAILED: connections: tls: failed to verify certificate: x509: certificate signed by unknown authority
 envoy %[1]s: 1 virtual servers, 13 servers: 1 unknown, 2 drain, 4 up, 6 down
+envoy %[1]s: 10.1.1.20:8080 of envoy is down: health check failed
+envoy %[1]s: 10.1.1.30:8080 of envoy is down: health check timed out, ejected as an outlier
+envoy %[1]s: 10.1.1.40:8080 of envoy is down: ejected as an outlier
+envoy %[1]s: 10.1.1.50:8080 of envoy is down: awaits its first health check
+envoy %[1]s: 10.1.1.60:8080 of envoy is down: EDS says UNHEALTHY
+envoy %[1]s: 10.1.1.61:8080 of envoy is down: EDS says TIMEOUT
+envoy %[1]s: 10.1.1.70:8080 of envoy is drain: EDS says DRAINING
+envoy %[1]s: 10.1.1.71:8080 of envoy is drain: the server asked to be left out
+envoy %[1]s: /run/app.sock of envoy is unknown: the eds_health_status "RESTING" is not known
 envoy %[1]s: warning: virtual server "envoy": server "/run/app.sock": the eds_health_status "RESTING" is not known, so it is reported as unknown
 prometheus %[1]s/metrics: 1 virtual servers, 1 servers: 1 down
+prometheus %[1]s/metrics: api/s1 of api is down: up is 0
 prometheus %[1]s/metrics: warning: load.bits_per_second_in: there is no series bytes, so the figure is not known
 exec /bin/sh: 1 virtual servers, 1 servers: 1 up
 `, plain.URL, secure.URL)

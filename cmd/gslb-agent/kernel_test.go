@@ -57,7 +57,8 @@ counters: {from: iptables, in: [a], out: [b], programs: [`+save+`]}
 	pid := filepath.Join(dir, "none.pid")
 	for _, want := range []string{
 		"ipvs: ", "fwmark 4294967295", // by a kernel that has IPVS
-		"keepalived: 1 virtual servers, 1 servers: 1 unknown\nkeepalived: warning: keepalived does not run here: there is no " + pid +
+		"keepalived: 1 virtual servers, 1 servers: 1 unknown\nkeepalived: keepalived of vrrp is unknown: keepalived does not run here: there is no " + pid +
+			"\nkeepalived: warning: keepalived does not run here: there is no " + pid +
 			"\nkeepalived: 203.0.113.2 is not served here: keepalived does not run here: there is no " + pid + "\n",
 		"snmp 127.0.0.1:1: FAILED: ",
 		"counters of table filter: FAILED: " + save + ": it ended with exit status 4: denied\n",

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -147,6 +148,19 @@ func (h *Host) Listen(network, address string) net.Listener {
 	return l
 }
 
+// ListenPacket is Listen for datagrams.
+func (h *Host) ListenPacket(network, address string) net.PacketConn {
+	h.t.Helper()
+	var c net.PacketConn
+	var err error
+	h.do(func() { c, err = net.ListenPacket(network, address) })
+	if err != nil {
+		h.t.Fatalf("lab: host %s: %v", h.Name, err)
+	}
+	h.t.Cleanup(func() { c.Close() })
+	return c
+}
+
 // Dial connects from the host, as net.DialTimeout does.
 func (h *Host) Dial(network, address string, timeout time.Duration) (c net.Conn, err error) {
 	return h.DialFrom("", network, address, timeout)
@@ -263,6 +277,53 @@ func (p *Process) Exited() bool {
 	default:
 		return false
 	}
+}
+
+// CPU returns the CPU time that the program's process has used, to the nanosecond.
+func (p *Process) CPU() time.Duration {
+	p.host.t.Helper()
+	const sched = 2 // with the process's number it is the id of its clock, as clock_getcpuclockid makes it
+	var ts unix.Timespec
+	if err := unix.ClockGettime(int32(^p.cmd.Process.Pid<<3|sched), &ts); err != nil {
+		p.host.t.Fatalf("lab: CPU time of %s on %s: %v", p.name, p.host.Name, err)
+	}
+	return time.Duration(ts.Nano())
+}
+
+// Memory returns how many bytes of the program are in memory now, and were at most.
+func (p *Process) Memory() (now, most int64) {
+	p.host.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		p.host.t.Fatalf("lab: memory of %s on %s: %v", p.name, p.host.Name, err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var kB int64
+		if n, _ := fmt.Sscanf(line, "VmRSS: %d kB", &kB); n == 1 {
+			now = kB << 10
+		}
+		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kB); n == 1 {
+			most = kB << 10
+		}
+	}
+	return now, most
+}
+
+// Traffic returns how many bytes the host has received and sent over the router, with the headers of IP.
+func (h *Host) Traffic() (received, sent int64) {
+	h.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", h.tid))
+	if err != nil {
+		h.t.Fatalf("lab: host %s: %v", h.Name, err)
+	}
+	for line := range strings.Lines(string(text)) {
+		// NAME: bytes packets errs drop fifo frame compressed multicast bytes ...
+		if f := strings.Fields(line); len(f) > 9 && f[0] == "wan:" {
+			received, _ = strconv.ParseInt(f[1], 10, 64)
+			sent, _ = strconv.ParseInt(f[9], 10, 64)
+		}
+	}
+	return received, sent
 }
 
 // stop ends the program in order, or by force after some seconds.
