@@ -162,7 +162,9 @@ async function main() {
   await shows("#orders-list", "Nothing is forced");
   check("a forced state is given and cleared", true);
   await shows("#rtt-table", "31.5");
-  check("round trips by different methods are told apart", (await page.$$eval("#rtt-table tbody tr", (all) => all.map((e) => e.textContent))).join() === "127.0.0.0/24 by dns12.5–––,127.0.0.0/24 by icmp180.231.5180.2180.2");
+  const trips = "127.0.0.0/24 by dns12.5–––,127.0.0.0/24 by icmp180.231.5180.2180.2"; // looked at every 30 s
+  await page.waitForFunction((t) => [...document.querySelectorAll("#rtt-table tbody tr")].map((e) => e.textContent).join() === t, trips, { timeout: 60000 });
+  check("round trips by different methods are told apart", true);
 
   // A failover, which goes back by hand. Enter in a field of the question is yes.
   await page.evaluate(() => { Object.defineProperty(document, "hidden", { get: () => true, configurable: true }); });
