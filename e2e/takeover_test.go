@@ -647,6 +647,45 @@ func TestSocketsAreKept(t *testing.T) {
 	m.stored(t, 0)
 }
 
+// A service manager that takes nothing in, as one that is busy with something else, keeps nobody from starting on its sockets.
+func TestServiceManagerIsBusy(t *testing.T) {
+	t.Parallel()
+	s, program := prepareOwn(t, seedNetwork+fleetService)
+	packets, err := net.ListenPacket("udp", s.dns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packets.Close()
+	f, err := packets.(*net.UDPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	socket := &net.UnixAddr{Net: "unixgram", Name: filepath.Join(s.dir, "notify")}
+	manager, err := net.ListenUnixgram("unixgram", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	full, err := net.DialUnix("unixgram", nil, socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	for err == nil {
+		_ = full.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+		_, err = full.Write([]byte("STATUS=another service"))
+	}
+	p := &process{t: t, name: "gslbd", cmd: exec.Command("sh", "-c", `LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" --config "$1"`, program, s.config), done: make(chan struct{})}
+	p.cmd.Env, p.cmd.ExtraFiles = append(os.Environ(), "NOTIFY_SOCKET="+socket.Name), []*os.File{f}
+	s.process = p.begin()
+	s.waitLog(`"serving"`, 20*time.Second)
+	s.waitLog("the service manager cannot be told", 20*time.Second)
+	if got := s.answer(t, www); got == "" {
+		t.Error("no answer")
+	}
+}
+
 func closeFiles(all []*os.File) {
 	for _, f := range all {
 		f.Close()

@@ -127,7 +127,7 @@ setInterval(() => {
 
 function scaled(n, unit = "") {
   for (const [size, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
-    if (n >= size) return `${(n / size).toPrecision(3)} ${letter}${unit}`;
+    if (n >= size * 0.9995) return `${(n / size).toPrecision(3)} ${letter}${unit}`;
   }
   return `${Math.round(n)}${unit ? " " + unit : ""}`;
 }
@@ -443,16 +443,17 @@ function step(s) {
 async function loadRTT() {
   const v = await ask("/v1/rtt");
   $("rtt-count").textContent = v.known ? `to ${v.networks.length} of ${v.known} networks of resolvers, in ms, the latest first` : "";
-  fill($("rtt-table"), v.networks, () => {
-    if (!v.networks.length) return make("tbody", {}, make("tr", {}, make("td", { class: "muted" }, "No site has measured any yet.")));
-    const sites = [...new Set(v.networks.flatMap((n) => n.sites.map((s) => s.site)))].sort();
+  const rows = v.networks.flatMap((n) => [...new Set(n.sites.map((s) => s.method))].map((method) => ({ network: n.network, method, sites: n.sites.filter((s) => s.method === method) })));
+  fill($("rtt-table"), rows, () => {
+    if (!rows.length) return make("tbody", {}, make("tr", {}, make("td", { class: "muted" }, "No site has measured any yet.")));
+    const sites = [...new Set(rows.flatMap((n) => n.sites.map((s) => s.site)))].sort();
     return [
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Network"), sites.map((s) => make("th", { scope: "col", class: "number" }, s)))),
-      make("tbody", {}, v.networks.map((n) => make("tr", {}, make("th", { scope: "row" }, n.network), sites.map((name) => {
+      make("tbody", {}, rows.map((n) => make("tr", {}, make("th", { scope: "row" }, n.network, make("span", { class: "muted" }, " by " + n.method)), sites.map((name) => {
         const t = n.sites.find((s) => s.site === name);
         if (!t) return make("td", { class: "number muted" }, "–");
-        const best = n.sites.find((s) => s.method === t.method).rtt_ms;
-        return make("td", { class: "number " + (t.rtt_ms === best ? "best" : t.rtt_ms > best * 2 ? "far" : ""), title: `measured by ${t.method} ${span(t.age_seconds * 1000)} ago` }, t.rtt_ms.toFixed(1));
+        const best = n.sites[0].rtt_ms;
+        return make("td", { class: "number " + (t.rtt_ms === best ? "best" : t.rtt_ms > best * 2 ? "far" : ""), title: `measured ${span(t.age_seconds * 1000)} ago` }, t.rtt_ms.toFixed(1));
       })))),
     ];
   });
@@ -787,12 +788,10 @@ async function listen() {
       }
     } catch (error) {
       if (mine.signal.aborted) return;
-      if (error instanceof Refused) {
-        unconnected = error.message;
-        await loadAll();
-      } else {
-        failure = why(error);
-      }
+      const refused = error instanceof Refused;
+      if (!refused) failure = why(error); // unless it answers otherwise, as behind a proxy that lets no events through
+      unconnected = refused ? error.message : "events do not come through";
+      await loadAll();
     } finally {
       clearTimeout(silence);
       connected = false;
@@ -818,7 +817,7 @@ function heard(messages) {
     events.length = Math.min(events.length, mostEvents);
     showEvents();
   }
-  if (changed && !document.hidden) refresh();
+  if (news || (changed && !document.hidden)) refresh(); // the title of a tab that is hidden is seen all the same
 }
 
 document.addEventListener("visibilitychange", () => { if (!document.hidden && connected) refresh(); });

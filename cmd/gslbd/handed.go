@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
-	"github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
@@ -57,7 +56,8 @@ func takeHanded() (*handed, error) {
 	if len(files) > 0 {
 		// Where this process cannot start, no copy shall stay open: resolvers are to see at once that nobody is there. The
 		// manager of the server tells it where it cannot be told.
-		_, _ = daemon.SdNotify(false, "FDSTOREREMOVE=1\n"+storedSocket)
+		m := manager{socket: os.Getenv("NOTIFY_SOCKET")}
+		_ = m.send(forgetSockets, nil)
 	}
 	if text, ok := os.LookupEnv(takeoverVariable); ok {
 		if err := os.Unsetenv(takeoverVariable); err != nil {

@@ -43,6 +43,8 @@ const (
 
 	// storedSocket is the name of each of our sockets in the service manager's store.
 	storedSocket = "FDNAME=socket"
+	// forgetSockets empties it of them.
+	forgetSockets = "FDSTOREREMOVE=1\n" + storedSocket
 
 	// publisherLate is when the state's publisher counts as hung. It goes round every second.
 	publisherLate = 10 * time.Second
@@ -88,7 +90,7 @@ func (m *manager) environment() []string {
 // keep has the service manager keep a copy of each socket, in place of those that it has of ours, where it has room for them
 // (FileDescriptorStoreMax). The next process gets them, with what is queued in them, however this one ends.
 func (m *manager) keep(sockets []syscall.Conn) {
-	m.tell("FDSTOREREMOVE=1\n" + storedSocket)
+	m.tell(forgetSockets)
 	for _, s := range sockets {
 		m.pass("FDSTORE=1\nFDPOLL=0\n"+storedSocket, s) // an error that the socket is told of must not end the keeping
 	}

@@ -9,10 +9,11 @@ const warnings = { virginia: [] };
 
 async function report(site) {
   const body = {
-    site, load: { sessions: site === "seoul" ? 400000 : 610000, new_sessions_per_second: 900, bits_per_second_in: 9e7, bits_per_second_out: 5e8 },
+    site, load: { sessions: { seoul: 400000, osaka: 999900 }[site] ?? 610000, new_sessions_per_second: 900, bits_per_second_in: 9e7, bits_per_second_out: 5e8 },
     virtual_servers: [{ name: "web", address: addresses[site], servers: servers[site].map((state, i) => ({ name: `server${i + 1}`, state, reason: "HTTP 503" })) }],
     warnings: warnings[site],
-    rtts: [{ resolver: "127.0.0.1", rtt_ms: site === "seoul" ? 31.5 : 180.2, method: "icmp", age_ms: 100 }],
+    rtts: [{ resolver: "127.0.0.1", rtt_ms: site === "seoul" ? 31.5 : 180.2, method: "icmp", age_ms: 100 },
+      { resolver: "127.0.0.1", rtt_ms: 12.5, method: "dns", age_ms: 100 }].slice(0, site === "osaka" ? 2 : 1),
   };
   const response = await fetch(`http://${REPORTS}/v1/sites/${site}/report`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
   if (!response.ok) throw new Error(`report of ${site}: ${response.status} ${await response.text()}`);
@@ -46,7 +47,7 @@ async function main() {
   await shows("#state", "live");
   await shows("#problems", "Nothing is wrong.");
   check("a well house has nothing wrong", (await page.$$("#map .mark.good")).length === 2 && (await page.title()).startsWith("gslbd"));
-  check("the load is shown", (await text("#sites-rows")).includes("400 k of 900 k"));
+  check("the load is shown", (await text("#sites-rows")).includes("400 k of 900 k") && (await text("#sites-rows")).includes("1.00 M"));
 
   // A site fails. On a machine that is busy with something else it may take three times to see how quick the page is.
   clearInterval(beat);
@@ -161,9 +162,16 @@ async function main() {
   await shows("#orders-list", "Nothing is forced");
   check("a forced state is given and cleared", true);
   await shows("#rtt-table", "31.5");
+  const trips = "127.0.0.0/24 by dns12.5–––,127.0.0.0/24 by icmp180.231.5180.2180.2"; // looked at every 30 s
+  await page.waitForFunction((t) => [...document.querySelectorAll("#rtt-table tbody tr")].map((e) => e.textContent).join() === t, trips, { timeout: 60000 });
+  check("round trips by different methods are told apart", true);
 
   // A failover, which goes back by hand. Enter in a field of the question is yes.
+  await page.evaluate(() => { Object.defineProperty(document, "hidden", { get: () => true, configurable: true }); });
   servers.tokyo = ["down", "down"];
+  await page.waitForFunction(() => document.title.includes("◆"));
+  check("the title tells it in a tab that is hidden", true);
+  await page.evaluate(() => { delete document.hidden; });
   await shows("#problems", "its backups answer");
   await page.click("#services-rows button[data-key^=db]");
   await page.waitForSelector('#service [data-key="failback"]');
@@ -223,6 +231,15 @@ async function main() {
   await crowded.waitForFunction(() => document.getElementById("events-list").textContent.includes("gslbd started"));
   check("a page that gets no events says why, and shows what there is", await crowded.isHidden("#gone"));
   await crowded.close();
+
+  // So does one that a proxy keeps events from.
+  const proxied = await browser.newPage();
+  proxied.setDefaultTimeout(20000);
+  await proxied.route("**/v1/events", (route) => (route.request().headers().accept.startsWith("text/event-stream") ? route.abort() : route.continue()));
+  await proxied.goto(`http://${ADMIN}/`);
+  await proxied.waitForFunction(() => document.getElementById("state").textContent.includes("events do not come through"));
+  check("a page without events shows what there is", (await proxied.isHidden("#gone")) && (await proxied.textContent("#services-rows")).includes("www.gslb.example.com"));
+  await proxied.close();
 
   // A gslbd that wants a token.
   const other = await browser.newPage();
