@@ -66,7 +66,10 @@ type Options struct {
 	Problems func() []Problem
 
 	Collectors []prometheus.Collector // of other rooms
-	PerService bool                   // export the series that are by service
+	// Counters are those of the process that this one has taken over from (Server.Counters); nil: they begin at 0.
+	Counters []byte
+
+	PerService bool // export the series that are by service
 }
 
 const (
@@ -79,10 +82,11 @@ const (
 // A Server is the admin interface.
 type Server struct {
 	// Fixed at construction.
-	opts    Options
-	log     *zap.Logger
-	started time.Time
-	metrics http.Handler
+	opts     Options
+	log      *zap.Logger
+	started  time.Time
+	gatherer prometheus.Gatherer // of telemetry
+	metrics  http.Handler
 
 	reloading   sync.Mutex // held while the configuration is loaded
 	forecasting sync.Mutex // held while a forecast is made
@@ -113,7 +117,11 @@ func New(opts Options) (*Server, error) {
 			return nil, fmt.Errorf("admin: telemetry: %w", err)
 		}
 	}
-	s.metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+	var err error
+	if s.gatherer, err = goOn(registry, opts.Counters); err != nil {
+		s.log.Warn("the counters of telemetry begin at 0", zap.Error(err))
+	}
+	s.metrics = promhttp.HandlerFor(s.gatherer, promhttp.HandlerOpts{
 		ErrorLog:            zap.NewStdLog(s.log),
 		ErrorHandling:       promhttp.ContinueOnError, // one broken series must not hide all others
 		MaxRequestsInFlight: maxScrapes,

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -726,5 +728,45 @@ func TestTakeoverKeepsChecks(t *testing.T) {
 	lab.Eventually(t, 20*time.Second, "the report is published", func() bool { return strings.Contains(c.log(), `"site fresh"`) })
 	if got := c.scrape(t, up); got != "1" {
 		t.Errorf("after one failure %s is %s", up, got)
+	}
+}
+
+// The counters of telemetry go on in a takeover, those of services as well, and through one takeover after another.
+func TestTakeoverKeepsCounters(t *testing.T) {
+	t.Parallel()
+	c := follow(t, startGSLBD(t, seedNetwork+`services:
+  - name: www.gslb.example.com
+    members:
+      - {name: seoul, site: seoul, addresses: [1.1.1.1]}
+`))
+	c.report(t, "seoul", `{"site": "seoul"}`)
+	counters := []string{
+		`gslbd_queries_total{rcode="NOERROR",transport="udp",type="A"}`, `gslbd_answers_total{member="seoul",service="www.gslb.example.com"}`,
+		`gslbd_reports_total{result="accepted",site="seoul"}`, `gslbd_query_duration_seconds_count`, `gslbd_config_reloads_total{result="success"}`,
+	}
+	read := func() (all []float64) {
+		for _, series := range counters {
+			v, err := strconv.ParseFloat(cmp.Or(c.scrape(t, series), "0"), 64) // a series begins with what it counts first
+			if err != nil {
+				t.Fatalf("%s: %v", series, err)
+			}
+			all = append(all, v)
+		}
+		return all
+	}
+	for range 2 {
+		c.ctl(t, "reload")
+		before := read()
+		for range 10 {
+			c.answer(t, question{name: "www.gslb.example.com."})
+		}
+		asked := read()
+		if asked[0] != before[0]+10 || asked[1] != before[1]+10 || asked[2] != 1 || asked[4] == 0 {
+			t.Fatalf("%q: %v, and after ten queries %v", counters, before, asked)
+		}
+		c.next(t)
+		if after := read(); !slices.Equal(after, asked) {
+			t.Errorf("%q: %v, and after the takeover %v", counters, asked, after)
+		}
 	}
 }

@@ -47,6 +47,7 @@ type server struct {
 	secrets  *secrets
 	reloads  *prometheus.CounterVec
 	manager  *manager
+	face     *admin.Server
 	sockets  []syscall.Conn // all
 
 	from *predecessor // that this process takes over from; nil: there is none
@@ -137,16 +138,16 @@ func newServer(path string, g *generation, db *geo.DB, h *handed) (_ *server, er
 	s.http[1].tls.Store(g.admin)
 	s.secrets = &secrets{log: s.log, receiver: s.receiver, reports: s.http[0], admin: s.http[1]}
 	s.secrets.set(g)
-	face, err := admin.New(admin.Options{
+	s.face, err = admin.New(admin.Options{
 		Tokens: s.secrets.adminTokens, Snapshot: s.store.Snapshot, Find: find, Zones: zones, SignedZones: signedZones, Reload: s.reload, Ready: s.ready, Problems: s.problems,
 		Control: s.control, Preview: s.store.Preview, Clients: s.store.Clients, Events: s.store.Events, Changed: s.store.Changed, Loads: s.store.Loads,
-		Collectors: []prometheus.Collector{s.dns, s.receiver, s.monitor, s.geo, s.secrets, s.reloads},
+		Collectors: []prometheus.Collector{s.dns, s.receiver, s.monitor, s.geo, s.secrets, s.reloads}, Counters: before.Counters,
 		PerService: c.Admin.TelemetryPerService, Version: version, Node: nodeName(c), Log: s.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("gslbd: %w", err)
 	}
-	s.http[1].handler, s.http[1].stopped = face.Handler(), face.EndStreams
+	s.http[1].handler, s.http[1].stopped = s.face.Handler(), s.face.EndStreams
 	if err := s.dns.Bind(); err != nil {
 		return nil, fmt.Errorf("gslbd: %w", err)
 	}

@@ -40,6 +40,7 @@ type handover struct {
 	PID          int               `json:"pid"`
 	CookieSecret [16]byte          `json:"cookie_secret"`
 	Checks       []probes.Standing `json:"checks"`
+	Counters     []byte            `json:"counters,omitempty"` // of telemetry
 }
 
 // handed is what the process was given when it started, by the one before it or by a service manager.

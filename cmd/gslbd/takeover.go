@@ -213,7 +213,11 @@ func (s *server) keep(running, stopping context.Context, prepared <-chan *succes
 		pause()
 		err := <-ended
 		if err == nil {
-			err = n.take(stopping, handover{PID: os.Getpid(), CookieSecret: s.dns.CookieSecret(), Checks: s.monitor.Standings()})
+			h := handover{PID: os.Getpid(), CookieSecret: s.dns.CookieSecret(), Checks: s.monitor.Standings()}
+			if h.Counters, err = s.face.Counters(); err != nil {
+				s.log.Warn("the counters of telemetry will begin at 0", zap.Error(err))
+			}
+			err = n.take(stopping, h)
 		}
 		if err == nil {
 			s.log.Info("taken over", zap.Int("by", n.cmd.Process.Pid))
