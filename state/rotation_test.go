@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"fmt"
 	"math"
 	"net/netip"
 	"sync"
@@ -10,6 +11,30 @@ import (
 
 	"gslbd/state"
 )
+
+// Of many services some decay at a time, and all of them as much.
+func TestSelectionsOfManyServicesDecay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := two()
+		one := cfg.Services[0]
+		for i := range 3000 {
+			one.Name = fmt.Sprintf("w%d.example.com", i)
+			cfg.Services = append(cfg.Services, one)
+		}
+		r := start(t, cfg)
+		services := r.s.Snapshot().Services
+		for _, svc := range services {
+			svc.Members[0].Selected[state.V4].Add(1000 * state.SelectedUnit)
+		}
+		time.Sleep(time.Minute + time.Second) // each within a second
+		synctest.Wait()
+		for _, svc := range services {
+			if got := float64(svc.Members[0].Selected[state.V4].Load()) / state.SelectedUnit; got < 490 || got > 505 {
+				t.Fatalf("%s: after a half-life of 1000 are left %g", svc.Name, got)
+			}
+		}
+	})
+}
 
 func TestSelectionsDecayByHalfLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

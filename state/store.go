@@ -20,13 +20,15 @@ import (
 const (
 	// publishEvery is the least time between two publications that reports or time cause.
 	publishEvery = 200 * time.Millisecond
-	// tickEvery is how often those that asked are collected and Selections decay.
+	// tickEvery is how often those that asked are collected, and the Selections of a service decay.
 	tickEvery = time.Second
 	// sweepEvery is how often targets that stopped asking are dropped and rtt-blind sites are looked for.
 	sweepEvery = 10 * time.Second
-	// decayMost is the most services whose Selections decay with one tick. Of more, each decays less often and then as
-	// much more, which changes nothing between the members of one.
-	decayMost = 8192
+	// decayMost is the most services whose Selections decay at once: queries wait for that where there is one core, and 8,192
+	// took 10 ms. Of more, some decay every decayEvery. Beyond ten times as many each decays less often and then as much
+	// more, which changes nothing between the members of one.
+	decayMost  = 512
+	decayEvery = tickEvery / 10
 )
 
 // ErrUnknownSite is returned by Report for a site that the configuration does not name.
@@ -69,7 +71,7 @@ type Store struct {
 	history history // has its own lock
 	loads   loads   // likewise
 
-	nextTick, nextSweep time.Time // owned by Run, or by whoever calls Advance
+	nextTick, nextDecay, nextSweep time.Time // owned by Run, or by whoever calls Advance
 
 	lock atomic.Pointer[os.File] // of the directory; nil: it could not be taken, or was given up
 
@@ -142,7 +144,7 @@ func New(opts Options) (*Store, error) {
 	s.began = &now
 	first := make(chan struct{})
 	s.changed.Store(&first)
-	s.nextTick, s.nextSweep = now.Add(tickEvery), now.Add(sweepEvery)
+	s.nextTick, s.nextDecay, s.nextSweep = now.Add(tickEvery), now.Add(tickEvery), now.Add(sweepEvery)
 	s.clients, s.clientSlots = &clients{since: now, drained: now}, new(clientSlots)
 	if s.dir == "" {
 		return s, nil
@@ -285,7 +287,7 @@ func (s *Store) Check(r CheckResult) {
 func (s *Store) Run(ctx context.Context) error {
 	defer s.Close()
 	start := s.now()
-	s.nextTick, s.nextSweep = start.Add(tickEvery), start.Add(sweepEvery)
+	s.nextTick, s.nextDecay, s.nextSweep = start.Add(tickEvery), start.Add(tickEvery), start.Add(sweepEvery)
 	keep := &keeper{s: s}
 	var keeping sync.WaitGroup
 	keeping.Go(func() { keep.run(ctx) }) // a slow disk must not hold up publications
@@ -311,14 +313,19 @@ func (s *Store) Advance() time.Time {
 		s.tick(now)
 		s.nextTick = now.Add(tickEvery)
 	}
+	if !now.Before(s.nextDecay) {
+		s.nextDecay = now.Add(s.decay(now))
+	}
 	if !now.Before(s.nextSweep) {
 		s.sweep(now)
 		s.nextSweep = now.Add(sweepEvery)
 	}
 	next := s.publishDue(now)
 	s.beat.Store(&now)
-	if next.IsZero() || s.nextTick.Before(next) {
-		next = s.nextTick
+	for _, at := range []time.Time{s.nextTick, s.nextDecay} {
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
 	}
 	return next
 }
@@ -346,17 +353,28 @@ func (s *Store) publishDue(now time.Time) time.Time {
 	return s.due
 }
 
-// tick collects who asked, and decays Selections.
+// tick collects who asked.
 func (s *Store) tick(now time.Time) {
 	s.targets.drain(s.asked, now)
 	s.clients.drain(s.clientSlots, now)
 	s.loads.sample(s.Snapshot(), now)
+}
+
+// decay decays the Selections of the services whose turn it is, and returns when to do so again.
+func (s *Store) decay(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.unlock()
-	for range min(len(s.svcOrder), decayMost) {
-		s.decayNext = (s.decayNext + 1) % len(s.svcOrder)
-		s.svcOrder[s.decayNext].decay(now)
+	n := len(s.svcOrder)
+	for range min(n, decayMost) {
+		s.decayNext = (s.decayNext + 1) % n
+		if svc := s.svcOrder[s.decayNext]; now.Sub(svc.decayedAt) >= tickEvery {
+			svc.decay(now)
+		}
 	}
+	if n <= decayMost {
+		return tickEvery
+	}
+	return decayEvery
 }
 
 // sweep forgets what is too old in the RTT table and among the targets, and finds rtt-blind sites.
