@@ -377,7 +377,7 @@ func TestLyingResolver(t *testing.T) {
 				t.Errorf("a malformed subnet: %v %v", reply, err)
 			}
 		}
-		if out, err := g.Ctl("rtt", "11.1.1.1"); err == nil && strings.Contains(out, " ms") {
+		if out, err := g.Ctl("rtt", "11.1.1.1"); err == nil && measuredBy(out) > 0 {
 			t.Errorf("%s had a network probed that only a resolver spoke of:\n%s", g.Name, out)
 		}
 	}
