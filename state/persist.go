@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -37,6 +39,12 @@ const (
 	saveSoon   = time.Second
 	saveEvery  = 10 * time.Second
 	saveAnyway = time.Minute
+	// maxKeptRTTs bounds the file of round trips in bytes, since a start waits until it is read. It is room for those of eight
+	// sites to 100,000 networks; of more, networks that asked here come first.
+	maxKeptRTTs = 64 << 20
+	// Round trips are written in the background: that takes rttWork of the processor at a time, and rests for rttRest.
+	rttWork = 500 * time.Microsecond
+	rttRest = 2 * time.Millisecond
 	// maxFile bounds what is read at the start; the largest configuration that is tested writes a twentieth of it.
 	maxFile = 1 << 29
 )
@@ -366,7 +374,25 @@ func (k *keeper) run(ctx context.Context) {
 		if now.Sub(k.stateAt) < saveEvery {
 			continue
 		}
-		k.note(k.save(now, now.Sub(k.stateAt) >= saveAnyway, now.Sub(k.rttAt) >= saveAnyway))
+		k.note(k.save(now, now.Sub(k.stateAt) >= saveAnyway, now.Sub(k.rttAt) >= saveAnyway, resting(ctx)))
+	}
+}
+
+// resting returns what a long work calls between its pieces: it rests when the work has had its time, and fails when ctx is
+// done. Without rests, queries would wait for the work where there is one core.
+func resting(ctx context.Context) func() error {
+	began := time.Now()
+	return func() error {
+		if time.Since(began) < rttWork {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(rttRest):
+		}
+		began = time.Now()
+		return nil
 	}
 }
 
@@ -392,8 +418,9 @@ func (s *Store) Unkept() string {
 	return ""
 }
 
-// save writes the state if it has changed or anyway, and the round trips if asked to.
-func (k *keeper) save(now time.Time, anyway, rtt bool) error {
+// save writes the state if it has changed or anyway, and the round trips if asked to, with a rest now and then. Where rest
+// fails, they are not written.
+func (k *keeper) save(now time.Time, anyway, rtt bool, rest func() error) error {
 	s := k.s
 	if s.dir == "" {
 		return nil
@@ -438,18 +465,30 @@ func (k *keeper) save(now time.Time, anyway, rtt bool) error {
 	}
 	if rtt {
 		k.rttAt = now
-		errs = append(errs, s.write(rttFile, table.capture(names, now)))
+		err := s.replace(rttFile, func(w *bufio.Writer) error { return table.keep(w, names, now, rest) })
+		if !errors.Is(err, context.Canceled) { // else the last save follows
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// write replaces a kept file whole: whoever reads it finds the old one or the new one, also after a power cut.
-func (s *Store) write(name string, v any) (err error) {
-	path := filepath.Join(s.dir, name)
+// write replaces a kept file by v.
+func (s *Store) write(name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
-		return fmt.Errorf("state: encode %s: %w", path, err)
+		return fmt.Errorf("state: encode %s: %w", filepath.Join(s.dir, name), err)
 	}
+	return s.replace(name, func(w *bufio.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
+// replace replaces a kept file whole by what fill writes: whoever reads it finds the old one or the new one, also after a
+// power cut.
+func (s *Store) replace(name string, fill func(*bufio.Writer) error) (err error) {
+	path := filepath.Join(s.dir, name)
 	// Always the same name, so that what is left by a crash is written over. Nobody else writes here: see the lock.
 	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -462,7 +501,11 @@ func (s *Store) write(name string, v any) (err error) {
 			err = fmt.Errorf("state: %w", err)
 		}
 	}()
-	if _, err := f.Write(data); err != nil {
+	w := bufio.NewWriterSize(f, 64<<10)
+	if err := fill(w); err != nil {
+		return err
+	}
+	if err := w.Flush(); err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {
@@ -678,43 +721,134 @@ func (h *health) restore(f *fileHealth, c clock, hasCheck, sameAddress bool) {
 	}
 }
 
-// capture returns what is to be kept of the table: the networks that asked here, and those that clients were seen of.
-func (t *RTTTable) capture(names map[uint16]string, now time.Time) *fileRTT {
-	f := &fileRTT{header: header{rttFormat, fileVersion, now}}
-	index := map[uint16]int{}
+// keep writes what is to be kept of the table as a fileRTT: the networks that asked here, and then those that clients were
+// seen of, as long as there is room. It holds no lock while it writes, and calls rest after every few networks.
+func (t *RTTTable) keep(w *bufio.Writer, names map[uint16]string, now time.Time, rest func() error) error {
+	head, err := json.Marshal(header{rttFormat, fileVersion, now})
+	if err != nil {
+		return err
+	}
+	_, _ = w.Write(head[:len(head)-1]) // w remembers its first error
+	_, _ = w.WriteString(`,"rows":[`)
+	sites, index := []string{}, map[uint16]int{}
+	siteOf := func(id uint16) (at int, ok bool) {
+		if at, ok = index[id]; ok {
+			return at, true
+		}
+		name, ok := names[id]
+		if ok {
+			at = len(sites)
+			index[id], sites = at, append(sites, name)
+		}
+		return at, ok
+	}
 	moment := t.Moment(now)
-	t.each(func(sl *rttSlot, row *RTTRow) {
-		if _, last := row.Methods(); sl.owner >= 0 && last != RTTPassive {
-			return
+	var rows []keptRow
+	var b []byte
+	written := 0
+	for _, unasked := range []bool{false, true} {
+		for i := range t.shards {
+			rows = t.kept(&t.shards[i], unasked, rows[:0])
+			for n, r := range rows {
+				if n%64 == 0 {
+					if err := rest(); err != nil {
+						return err
+					}
+				}
+				if b = r.appendTo(b[:0], t, siteOf, moment); len(b) == 0 || written+len(b) > maxKeptRTTs {
+					continue
+				}
+				if written > 0 {
+					_ = w.WriteByte(',')
+				}
+				_, _ = w.Write(b)
+				written += len(b) + 1
+			}
 		}
-		var values []fileValue
-		for i := range row.history {
-			v, id, method := &row.history[i], row.points[i].site(), row.points[i].method()
-			age := time.Duration(moment - v.newest)
-			name, ok := names[id]
-			if !ok || age >= keepFor {
-				continue
-			}
-			at, ok := index[id]
-			if !ok {
-				at = len(f.Sites)
-				index[id] = at
-				f.Sites = append(f.Sites, name)
-			}
-			fv := fileValue{Site: at, Method: method.String(), AgeMs: max(age, 0).Milliseconds(), Level: uint32(v.level), Lost: v.lost}
-			if v.before > 0 {
-				fv.Before, fv.ShiftMs = uint32(v.before), int64(moment.seconds()-v.shifted)*1000
-			}
-			for _, us := range v.samples[:v.n] {
-				fv.Samples = append(fv.Samples, uint32(us))
-			}
-			values = append(values, fv)
-		}
-		if len(values) > 0 {
-			f.Rows = append(f.Rows, fileRow{t.Key(join128(sl.hi, sl.lo).Unmap()), values, sl.owner >= 0})
+	}
+	tail, err := json.Marshal(sites)
+	if err != nil {
+		return err
+	}
+	_, _ = w.WriteString(`],"sites":`)
+	_, _ = w.Write(tail)
+	return w.WriteByte('}')
+}
+
+// A keptRow is a network with its row.
+type keptRow struct {
+	hi, lo  uint64
+	row     *RTTRow
+	unasked bool
+}
+
+// kept appends the rows of a shard: of the networks that asked here, or of the others.
+func (t *RTTTable) kept(sh *rttShard, unasked bool, to []keptRow) []keptRow {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	t.visit(sh, func(sl *rttSlot, row *RTTRow) {
+		if sl.owner >= 0 == unasked {
+			to = append(to, keptRow{sl.hi, sl.lo, row, unasked})
 		}
 	})
-	return f
+	return to
+}
+
+// appendTo appends the row as a fileRow in JSON; nothing if all of it is too old, or if nobody of the network asked here and
+// it is not known by its clients either.
+func (r *keptRow) appendTo(b []byte, t *RTTTable, siteOf func(uint16) (int, bool), moment RTTMoment) []byte {
+	if _, last := r.row.Methods(); r.unasked && last != RTTPassive {
+		return b
+	}
+	const values = `","values":[`
+	b = append(b, `{"network":"`...)
+	b = append(t.Key(join128(r.hi, r.lo).Unmap()).AppendTo(b), values...)
+	empty := true
+	for i := range r.row.history {
+		v, point := &r.row.history[i], r.row.points[i]
+		age := time.Duration(moment - v.newest)
+		site, ok := siteOf(point.site())
+		if !ok || age >= keepFor {
+			continue
+		}
+		if !empty {
+			b = append(b, ',')
+		}
+		empty = false
+		b = strconv.AppendInt(append(b, `{"site":`...), int64(site), 10)
+		b = append(append(append(b, `,"method":"`...), point.method().String()...), `","age_ms":`...)
+		b = append(strconv.AppendInt(b, max(age, 0).Milliseconds(), 10), `,"us":[`...)
+		for j, us := range v.samples[:v.n] {
+			if j > 0 {
+				b = append(b, ',')
+			}
+			b = strconv.AppendUint(b, uint64(us), 10)
+		}
+		b = append(b, ']')
+		for _, f := range []struct {
+			name  string
+			value int64
+			given bool
+		}{
+			{"level_us", int64(v.level), v.level != 0},
+			{"before_us", int64(v.before), v.before > 0},
+			{"shift_ms", int64(moment.seconds()-v.shifted) * 1000, v.before > 0 && moment.seconds() != v.shifted},
+			{"lost", int64(v.lost), v.lost != 0},
+		} {
+			if f.given {
+				b = strconv.AppendInt(append(append(append(b, `,"`...), f.name...), `":`...), f.value, 10)
+			}
+		}
+		b = append(b, '}')
+	}
+	if empty {
+		return b[:0]
+	}
+	b = append(b, ']')
+	if r.unasked {
+		b = append(b, `,"unasked":true`...)
+	}
+	return append(b, '}')
 }
 
 // restore puts kept round trips back, older by the time since they were written.

@@ -297,7 +297,7 @@ func (s *Store) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			keeping.Wait()
-			return keep.save(time.Now(), true, true)
+			return keep.save(time.Now(), true, true, func() error { return nil })
 		case <-s.wake:
 		case <-timer.C:
 		}
