@@ -43,8 +43,8 @@ const (
 	// sites to 100,000 networks; of more, networks that asked here come first.
 	maxKeptRTTs = 64 << 20
 	// Round trips are written in the background: that takes rttWork of the processor at a time, and rests for rttRest.
-	rttWork = 500 * time.Microsecond
-	rttRest = 2 * time.Millisecond
+	rttWork = 100 * time.Microsecond
+	rttRest = time.Millisecond
 	// maxFile bounds what is read at the start; the largest configuration that is tested writes a twentieth of it.
 	maxFile = 1 << 29
 )
@@ -750,13 +750,16 @@ func (t *RTTTable) keep(w *bufio.Writer, names map[uint16]string, now time.Time,
 		for i := range t.shards {
 			rows = t.kept(&t.shards[i], unasked, rows[:0])
 			for n, r := range rows {
-				if n%64 == 0 {
+				if n%8 == 0 {
 					if err := rest(); err != nil {
 						return err
 					}
 				}
-				if b = r.appendTo(b[:0], t, siteOf, moment); len(b) == 0 || written+len(b) > maxKeptRTTs {
+				if b = r.appendTo(b[:0], t, siteOf, moment); len(b) == 0 {
 					continue
+				}
+				if written+len(b) > maxKeptRTTs {
+					return endRTTs(w, sites)
 				}
 				if written > 0 {
 					_ = w.WriteByte(',')
@@ -766,6 +769,11 @@ func (t *RTTTable) keep(w *bufio.Writer, names map[uint16]string, now time.Time,
 			}
 		}
 	}
+	return endRTTs(w, sites)
+}
+
+// endRTTs writes what stands after the rows.
+func endRTTs(w *bufio.Writer, sites []string) error {
 	tail, err := json.Marshal(sites)
 	if err != nil {
 		return err
@@ -800,9 +808,8 @@ func (r *keptRow) appendTo(b []byte, t *RTTTable, siteOf func(uint16) (int, bool
 	if _, last := r.row.Methods(); r.unasked && last != RTTPassive {
 		return b
 	}
-	const values = `","values":[`
 	b = append(b, `{"network":"`...)
-	b = append(t.Key(join128(r.hi, r.lo).Unmap()).AppendTo(b), values...)
+	b = append(t.Key(join128(r.hi, r.lo).Unmap()).AppendTo(b), `","values":[`...)
 	empty := true
 	for i := range r.row.history {
 		v, point := &r.row.history[i], r.row.points[i]

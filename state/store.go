@@ -25,10 +25,10 @@ const (
 	// sweepEvery is how often targets that stopped asking are dropped and rtt-blind sites are looked for.
 	sweepEvery = 10 * time.Second
 	// decayMost is the most services whose Selections decay at once: queries wait for that where there is one core, and 8,192
-	// took 10 ms. Of more, some decay every decayEvery. Beyond ten times as many each decays less often and then as much
+	// took 10 ms. Of more, some decay every decayEvery. Beyond forty times as many each decays less often and then as much
 	// more, which changes nothing between the members of one.
-	decayMost  = 512
-	decayEvery = tickEvery / 10
+	decayMost  = 128
+	decayEvery = tickEvery / 40
 )
 
 // ErrUnknownSite is returned by Report for a site that the configuration does not name.
