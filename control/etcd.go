@@ -489,8 +489,11 @@ func (s *sharer) share(ctx context.Context, r Record) bool {
 	why := errors.New("no endpoint can be used")
 	for ; n > 0; n-- {
 		if why = <-answers; why == nil {
+			if s.has(r) {
+				break
+			}
+			// Another endpoint may still merge it with what is there.
 			why = errors.New("it holds under the same id what cannot be read here")
-			break
 		}
 	}
 	s.mu.Lock()
