@@ -27,6 +27,11 @@ func (r *running) handed(opts dns.Options) dns.Options {
 		var f *os.File
 		var err error
 		switch c := c.(type) {
+		case *os.File: // on Linux
+			var pc net.PacketConn
+			if pc, err = net.FilePacketConn(c); err == nil {
+				udp[r.addr] = append(udp[r.addr], pc.(*net.UDPConn))
+			}
 		case *net.UDPConn:
 			f, err = c.File()
 			if err == nil {
@@ -45,7 +50,9 @@ func (r *running) handed(opts dns.Options) dns.Options {
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		f.Close()
+		if f != nil {
+			f.Close()
+		}
 	}
 	opts.Listen = []string{r.addr.String()}
 	opts.HandedUDP = func(a netip.AddrPort) []*net.UDPConn { return udp[a] }
@@ -172,6 +179,11 @@ func TestHandedSocketOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	addr := plain.LocalAddr().(*net.UDPAddr).AddrPort()
+	same, err := plain.File() // to look at the socket, which the server takes over
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer same.Close()
 	s, err := dns.New(dns.Options{
 		Store: conformanceWorld(t).store, Listen: []string{addr.String(), "127.0.0.1:0"},
 		HandedUDP: func(a netip.AddrPort) []*net.UDPConn {
@@ -185,7 +197,7 @@ func TestHandedSocketOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	size := func() (n int) {
-		raw, err := plain.SyscallConn()
+		raw, err := same.SyscallConn()
 		if err == nil {
 			err = raw.Control(func(fd uintptr) { n, _ = syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF) })
 		}

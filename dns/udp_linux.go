@@ -41,14 +41,12 @@ type message struct {
 // A udpWorker answers the queries of one socket. All its memory is handed to the kernel again and again.
 type udpWorker struct {
 	// Fixed.
-	conn      *net.UDPConn
-	raw       syscall.RawConn
+	conn      *os.File // the socket, which the runtime's poller does not know
+	fd        int      // of conn
 	local     netip.AddrPort
 	wildcard  bool // the socket has every address: replies must leave from the one that was asked
 	responder *Responder
 	drainTime time.Duration
-	recv      func(fd uintptr) bool
-	send      func(fd uintptr) bool
 
 	// Owned by run.
 	in, out   [batch]message
@@ -63,17 +61,16 @@ type udpWorker struct {
 	messages  [batch][]byte         // those
 	remotes   [batch]netip.AddrPort // who sent them
 	queued    int
-	sent      int
 	recvErrno syscall.Errno
 }
 
+// newUDPWorker takes conn over, which it closes.
 func newUDPWorker(conn *net.UDPConn, local netip.AddrPort, r *Responder, drainTime time.Duration) (*udpWorker, error) {
-	raw, err := conn.SyscallConn()
+	file, err := detach(conn)
 	if err != nil {
 		return nil, err
 	}
-	w := &udpWorker{conn: conn, raw: raw, local: local, wildcard: local.Addr().IsUnspecified(), responder: r, drainTime: drainTime}
-	w.recv, w.send = w.receiveBatch, w.sendBatch
+	w := &udpWorker{conn: file, fd: int(file.Fd()), local: local, wildcard: local.Addr().IsUnspecified(), responder: r, drainTime: drainTime}
 	for i := range batch {
 		w.inVec[i].Base = &w.queries[i][0]
 		w.inVec[i].SetLen(maxDatagram)
@@ -87,27 +84,56 @@ func newUDPWorker(conn *net.UDPConn, local netip.AddrPort, r *Responder, drainTi
 	return w, nil
 }
 
+// detach takes the socket out of the runtime's poller. While one watches it, the kernel tells it of every datagram that comes
+// or has been sent, which costs 0.1 us each; and a thread that waits by itself is woken sooner.
+func detach(conn *net.UDPConn) (*os.File, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var copied int
+	err = onFD(raw, func(fd int) (err error) {
+		if copied, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+			return os.NewSyscallError("fcntl", err)
+		}
+		return os.NewSyscallError("fcntl", unix.SetNonblock(copied, false)) // else os.NewFile would hand it to the poller
+	})
+	if err != nil {
+		return nil, err
+	}
+	_ = conn.Close() // the copy stays
+	return os.NewFile(uintptr(copied), "udp"), nil
+}
+
 // run answers until ctx is done, and then what the socket still holds, and closes it.
 func (w *udpWorker) run(ctx context.Context) error {
 	defer w.conn.Close()
-	// A deadline in the past wakes the worker that waits for a datagram.
-	stop := context.AfterFunc(ctx, func() { _ = w.conn.SetReadDeadline(time.Unix(1, 0)) })
+	eventfd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("eventfd", err)
+	}
+	wake := os.NewFile(uintptr(eventfd), "eventfd")
+	defer wake.Close()
+	stop := context.AfterFunc(ctx, func() { _, _ = wake.Write([]byte{7: 1}) }) // any number but 0 wakes the worker
 	defer stop()
-	for {
-		err := w.raw.Read(w.recv)
-		switch {
-		case err == nil:
-		case ctx.Err() != nil && errors.Is(err, os.ErrDeadlineExceeded):
+	for full := false; ; {
+		if ctx.Err() != nil {
 			if errors.Is(context.Cause(ctx), ErrTakenOver) {
 				return nil
 			}
-			return w.drain()
-		default:
-			return err
+			w.drain()
+			return nil
 		}
-		switch w.recvErrno {
+		if !full { // else more is there, mostly
+			if err := w.wait(unix.POLLIN, eventfd, nil); err != nil {
+				return err
+			}
+		}
+		w.receive()
+		switch full = w.received == batch; w.recvErrno {
 		case 0:
 			w.answer()
+		case unix.EAGAIN:
 		case unix.EBADF, unix.ENOTSOCK, unix.EFAULT, unix.EINVAL, unix.ENOSYS:
 			return os.NewSyscallError("recvmmsg", w.recvErrno) // it would be the same the next time
 		default:
@@ -116,26 +142,29 @@ func (w *udpWorker) run(ctx context.Context) error {
 	}
 }
 
-// drain answers what is in the socket's buffer, for at most the drain time.
-func (w *udpWorker) drain() error {
-	until := time.Now().Add(w.drainTime)
-	_ = w.conn.SetWriteDeadline(until)
-	for more := true; more && time.Now().Before(until); {
-		err := w.raw.Control(func(fd uintptr) { more = w.receiveBatch(fd) && w.recvErrno == 0 && w.received > 0 })
-		if err != nil {
-			return err
-		}
-		if more {
-			w.answer()
-		}
+// wait waits until the socket is ready for events, the descriptor wake (-1: none) can be read, or the time has passed, if one
+// is given; or shorter.
+func (w *udpWorker) wait(events int16, wake int, most *unix.Timespec) error {
+	fds := [...]unix.PollFd{{Fd: int32(w.fd), Events: events}, {Fd: int32(wake), Events: unix.POLLIN}}
+	if _, err := unix.Ppoll(fds[:], most, nil); err != nil && err != unix.EINTR {
+		return os.NewSyscallError("ppoll", err)
 	}
 	return nil
 }
 
-// receiveBatch takes what is there, without waiting. It reports false if there is nothing.
+// drain answers what is in the socket's buffer, for at most the drain time.
+func (w *udpWorker) drain() {
+	for until := time.Now().Add(w.drainTime); time.Now().Before(until); w.answer() {
+		if w.receive(); w.recvErrno != 0 || w.received == 0 {
+			return
+		}
+	}
+}
+
+// receive takes what is there, without waiting.
 //
 // Hot path: one system call a batch, made raw, since it never blocks and so need not tell the scheduler.
-func (w *udpWorker) receiveBatch(fd uintptr) bool {
+func (w *udpWorker) receive() {
 	for i := range w.in {
 		h := &w.in[i].hdr
 		h.Namelen = uint32(unsafe.Sizeof(w.names[i]))
@@ -144,18 +173,10 @@ func (w *udpWorker) receiveBatch(fd uintptr) bool {
 			h.SetControllen(controlSize)
 		}
 	}
-	for {
-		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&w.in[0])), batch, unix.MSG_DONTWAIT, 0, 0)
-		w.received, w.recvErrno = 0, errno
-		switch errno {
-		case 0:
-			w.received = int(n)
-			return true
-		case unix.EINTR:
-		case unix.EAGAIN:
-			return false
-		default:
-			return true
+	for w.recvErrno = unix.EINTR; w.recvErrno == unix.EINTR; {
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(w.fd), uintptr(unsafe.Pointer(&w.in[0])), batch, unix.MSG_DONTWAIT, 0, 0)
+		if w.received, w.recvErrno = int(n), errno; errno != 0 {
+			w.received = 0
 		}
 	}
 }
@@ -200,13 +221,7 @@ func (w *udpWorker) answer() {
 		w.queued++
 	}
 	r.release()
-	w.sent = 0
-	if w.queued == 0 {
-		return
-	}
-	if err := w.raw.Write(w.send); err != nil {
-		r.count.dropped[dropSend].Add(uint64(w.queued - w.sent))
-	}
+	w.send()
 }
 
 // remote returns the sender of a received message; port 0 if there is none.
@@ -251,23 +266,30 @@ func (w *udpWorker) asked(i int) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// sendBatch sends the queued replies. It reports false when the socket's buffer is full, to be called again. A reply
-// that cannot be sent is skipped, never the rest.
-func (w *udpWorker) sendBatch(fd uintptr) bool {
-	for w.sent < w.queued {
-		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&w.out[w.sent])), uintptr(w.queued-w.sent), unix.MSG_DONTWAIT, 0, 0)
+// send sends the queued replies. A reply that cannot be sent is skipped, never the rest. Where the socket's buffer stays full,
+// they are given up after the drain time.
+func (w *udpWorker) send() {
+	var until time.Time
+	for sent := 0; sent < w.queued; {
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(w.fd), uintptr(unsafe.Pointer(&w.out[sent])), uintptr(w.queued-sent), unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
 		case 0:
-			w.sent += int(n)
+			sent += int(n)
 		case unix.EINTR:
 		case unix.EAGAIN:
-			return false
+			if until.IsZero() {
+				until = time.Now().Add(w.drainTime)
+			}
+			left := unix.NsecToTimespec(int64(time.Until(until)))
+			if left.Nano() <= 0 || w.wait(unix.POLLOUT, -1, &left) != nil {
+				w.responder.count.dropped[dropSend].Add(uint64(w.queued - sent))
+				return
+			}
 		default:
 			w.responder.count.dropped[dropSend].Add(1)
-			w.sent++
+			sent++
 		}
 	}
-	return true
 }
 
 // controlUDP sets the options of a UDP socket. A wildcard socket must learn which address was asked; the rest is best

@@ -28,7 +28,8 @@ func filesNeeded(c *config.Config, workers int) uint64 {
 		}
 	}
 	const listeners = 2 // of HTTP: reports and admin
-	sockets := len(c.DNS.Listen)*(workers+1) + len(c.DNS.TLS.Listen) + listeners
+	// A worker has a socket, and another file by which it is woken.
+	sockets := len(c.DNS.Listen)*(2*workers+1) + len(c.DNS.TLS.Listen) + listeners
 	return uint64(sockets + c.DNS.TCP.MaxConnections + listeners*maxConnections + min(checks, maxChecks) + maxAsks + otherFiles)
 }
 

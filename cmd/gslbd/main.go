@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -144,6 +145,10 @@ func serve(path string) error {
 	if err != nil {
 		return err
 	}
+	// There are as many workers as there are processors to run on. One P more lets the rest run beside them when all are
+	// busy: the kernel then shares the cores between threads, and wakes who has a query at once, where the runtime lets a
+	// goroutine go on for up to 10 ms.
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	go func() {
