@@ -275,7 +275,7 @@ func (s *Server) rtt(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	v := RTTs{Resolver: resolver, Network: snap.RTT.Key(resolver)}
-	v.Sites = siteRTTs(snap, snap.RTT.Row(v.Network), time.Now())
+	v.Sites = siteRTTs(snap, snap.RTT.Row(resolver), time.Now())
 	answer(w, v)
 }
 

@@ -230,7 +230,7 @@ func (n *naive) metric(o policy.StepOptions, set group) group {
 		by := func(m *state.Member, method state.RTTMethod) (float64, bool) {
 			s := n.w.snapshot.SiteOf(m)
 			usable := s.Freshness == state.Fresh || s.Freshness == state.NeverReported
-			for _, v := range t.Row(t.Key(n.client)).All() {
+			for _, v := range t.Row(n.client).All() {
 				if v.SiteID == m.Site.ID && v.Method == method && (method != state.RTTPassive || n.ecs) {
 					return float64(v.RTT), usable && (!s.RTTBlind || method == state.RTTPassive) && now.Sub(v.Newest) < o.MaxAge
 				}

@@ -56,8 +56,7 @@ func (m rtt) Keep(q *Query, set []Candidate) int {
 			return Abstain
 		}
 	}
-	key := q.Snapshot.RTT.Key(c.prefix.Addr())
-	return m.keep(q, set, q.Snapshot.RTT.Row(key))
+	return m.keep(q, set, q.Snapshot.RTT.Row(c.prefix.Addr()))
 }
 
 // keep compares the candidates by the row of the client's network; nil: nothing is known of it.

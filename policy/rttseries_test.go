@@ -118,7 +118,7 @@ func TestRTTSeries(t *testing.T) {
 				add("a", p.rtt, p.at)
 				add("b", 40*ms, p.at)
 				changes = note(changes, p.at, decide(p.at))
-				for _, v := range table.Row(table.Key(netip.MustParseAddr("8.8.8.8"))).All() {
+				for _, v := range table.Row(netip.MustParseAddr("8.8.8.8")).All() {
 					if v.SiteID != w.at("a").ID {
 						continue
 					}

@@ -61,21 +61,26 @@ func (s *Snapshot) LookAhead(services []*Service, addrs []netip.Addr, shard int)
 // lookAhead reads the rows of the clients' networks. What it computes stands apart from what it loads, so that many loads
 // are under way at once.
 func (t *RTTTable) lookAhead(addrs []netip.Addr) (sum uint64) {
-	var slots [mostAhead]*rttSlot
+	type place struct {
+		slots     []rttSlot
+		h, hi, lo uint64
+	}
+	var places [mostAhead]place
 	n := 0
-	for i := range addrs[:min(len(addrs), mostAhead)] {
-		key := t.Key(addrs[i])
-		if !key.IsValid() {
-			continue
+	for _, addr := range addrs[:min(len(addrs), mostAhead)] {
+		if addr.IsValid() {
+			p := &places[n]
+			p.hi, p.lo = t.network(addr)
+			p.h = t.hash(p.hi, p.lo)
+			p.slots = *t.shard(p.h).slots.Load()
+			sum += p.slots[p.h&uint64(len(p.slots)-1)].hi
+			n++
 		}
-		h := t.hash(halves(key.Addr()))
-		of := *t.shard(h).slots.Load()
-		slots[n] = &of[h&uint64(len(of)-1)]
-		n++
 	}
 	var rows [mostAhead]*RTTRow
-	for i, sl := range slots[:n] {
-		rows[i] = sl.row.Load()
+	for i := range places[:n] {
+		p := &places[i]
+		rows[i] = t.row(p.slots, p.h, p.hi, p.lo)
 	}
 	for _, row := range rows[:n] {
 		if row != nil && len(row.points) > 0 {

@@ -795,7 +795,7 @@ func (t *RTTTable) kept(sh *rttShard, unasked bool, to []keptRow) []keptRow {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	t.visit(sh, func(sl *rttSlot, row *RTTRow) {
-		if sl.owner >= 0 == unasked {
+		if _, never := sl.asked.broughtBy(); never == unasked {
 			to = append(to, keptRow{sl.hi, sl.lo, row, unasked})
 		}
 	})

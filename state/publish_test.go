@@ -126,7 +126,7 @@ func TestReadersWhilePublishing(t *testing.T) {
 						}
 						m.Selected[state.V4].Add(state.SelectedUnit)
 						svc.Counters.Add(w, 1, m.Index)
-						snap.RTT.Row(snap.RTT.Key(network(i%300))).Fresh(m.Site.ID, state.RTTICMP, 0)
+						snap.RTT.Row(network(i%300)).Fresh(m.Site.ID, state.RTTICMP, 0)
 					}
 				}
 				runtime.Gosched()
@@ -333,7 +333,7 @@ func BenchmarkRTTRow(b *testing.B) {
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		if table.Row(table.Key(keys[i&(1<<16-1)])) == nil {
+		if table.Row(keys[i&(1<<16-1)]) == nil {
 			b.Fatal("no row")
 		}
 		i++

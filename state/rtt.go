@@ -30,6 +30,8 @@ const (
 type RTTTable struct {
 	// Fixed at construction.
 	bits4, bits6 int
+	mask4        uint64    // of an IPv4 address's network, in the second of its halves
+	mask6        [2]uint64 // of an IPv6 one's
 	max          int
 	seed         uint64
 	epoch        *time.Time // what RTTMoments count from; a table that adopts another's rows shares it
@@ -53,24 +55,26 @@ type rttShard struct {
 	used int // slots that are not empty: networks, and gone ones
 }
 
-// A slot holds one network. Its address stands beside the row, so that slots of other networks cost a reader no line of
-// their own. A slot is used once: the address is written before the first row is, and never again.
+// A slot holds one network, on half of a cache line. Its address stands beside the row, so that slots of other networks cost
+// a reader no line of their own. A slot is used once: the address is written before the first row is, and never again.
 type rttSlot struct {
 	hi, lo uint64 // the network's address; an IPv4 one as mapped into IPv6
 	row    atomic.Pointer[RTTRow]
 
 	// Guarded by the shard's mu.
-	asked int64 // when a resolver of the network last asked here, in Unix nanoseconds; neverAsked
-	owner int32 // the site that brought it while nobody had asked, or -1
+	asked askedAt
 }
 
-const neverAsked = math.MinInt64
+// askedAt is when a resolver of a network last asked here, in Unix nanoseconds. While none has, it is far in the past and
+// tells the site that brought the network instead.
+type askedAt int64
 
-func askedAt(t time.Time) int64 {
-	if t.IsZero() {
-		return neverAsked
-	}
-	return t.UnixNano()
+// neverAsked is of a network that the site brought.
+func neverAsked(site uint16) askedAt { return math.MinInt64 + askedAt(site) }
+
+// broughtBy returns the site that brought a network that nobody has asked from.
+func (a askedAt) broughtBy() (site uint16, never bool) {
+	return uint16(a - math.MinInt64), a <= neverAsked(math.MaxUint16)
 }
 
 // An RTTMoment is a time as rows have it: nanoseconds on the monotonic clock, after the table's epoch.
@@ -191,6 +195,8 @@ func NewRTTTable(c RTTConfig) *RTTTable {
 		bits4: c.PrefixV4, bits6: c.PrefixV6, max: c.MaxTargets,
 		seed: rand.Uint64() | 1, epoch: &epoch, gone: new(RTTRow), unasked: map[uint16]int{},
 	}
+	t.mask4 = ^uint64(0) << (32 - t.bits4)
+	t.mask6[0], t.mask6[1] = ^uint64(0)<<max(64-t.bits6, 0), ^uint64(0)<<min(128-t.bits6, 64)
 	n := 1
 	for n < rttShards && t.max/(2*n) >= rttShardMin {
 		n *= 2
@@ -222,14 +228,27 @@ func (t *RTTTable) Key(addr netip.Addr) netip.Prefix {
 	return p
 }
 
-// Row returns what is known of the client network, which must be a Key, or nil. Hot path: no lock, no allocation.
-func (t *RTTTable) Row(key netip.Prefix) *RTTRow {
-	if !key.IsValid() || key.Bits() != t.Bits(key.Addr()) {
+// network returns the address of addr's client network as a slot has it.
+func (t *RTTTable) network(addr netip.Addr) (hi, lo uint64) {
+	hi, lo = halves(addr)
+	if hi == 0 && lo>>32 == 0xffff {
+		return hi, lo & t.mask4
+	}
+	return hi & t.mask6[0], lo & t.mask6[1]
+}
+
+// Row returns what is known of the client network of addr, or nil. Hot path: no lock, no allocation.
+func (t *RTTTable) Row(addr netip.Addr) *RTTRow {
+	if !addr.IsValid() {
 		return nil
 	}
-	hi, lo := halves(key.Addr())
+	hi, lo := t.network(addr)
 	h := t.hash(hi, lo)
-	slots := *t.shard(h).slots.Load()
+	return t.row(*t.shard(h).slots.Load(), h, hi, lo)
+}
+
+// row returns the row of the network among slots, or nil.
+func (t *RTTTable) row(slots []rttSlot, h, hi, lo uint64) *RTTRow {
 	mask := uint64(len(slots) - 1)
 	for i := h & mask; ; i = (i + 1) & mask {
 		row := slots[i].row.Load()
@@ -368,11 +387,10 @@ func (t *RTTTable) add(siteID uint16, s *RTTSample, now, asked time.Time, quota 
 // change puts another row in the place of the network's present one, or of nil, which it may return then. asked and quota
 // are those of add.
 func (t *RTTTable) change(siteID uint16, addr netip.Addr, asked time.Time, quota int, to func(*RTTRow) *RTTRow) {
-	key := t.Key(addr)
-	if !key.IsValid() {
+	if !addr.IsValid() {
 		return
 	}
-	hi, lo := halves(key.Addr())
+	hi, lo := t.network(addr)
 	h := t.hash(hi, lo)
 	sh := t.shard(h)
 	sh.mu.Lock()
@@ -383,21 +401,21 @@ func (t *RTTTable) change(siteID uint16, addr netip.Addr, asked time.Time, quota
 		if row == nil {
 			return
 		}
-		owner := int32(-1)
+		at := askedAt(asked.UnixNano())
 		if asked.IsZero() {
-			owner = int32(siteID)
+			at = neverAsked(siteID)
 			if sh.live >= t.capacity() || !t.claim(siteID, quota) {
 				return
 			}
 		} else if sh.live >= t.capacity() {
 			t.evict(sh)
 		}
-		t.insert(sh, h, &rttSlot{hi: hi, lo: lo, owner: owner, asked: askedAt(asked)}, row)
+		t.insert(sh, h, &rttSlot{hi: hi, lo: lo, asked: at}, row)
 		return
 	}
 	if !asked.IsZero() {
 		t.unclaim(sl)
-		sl.asked = max(sl.asked, askedAt(asked))
+		sl.asked = max(sl.asked, askedAt(asked.UnixNano()))
 	}
 	sl.row.Store(to(sl.row.Load()))
 }
@@ -413,15 +431,15 @@ func (t *RTTTable) claim(siteID uint16, quota int) bool {
 	return true
 }
 
-// unclaim gives the slot's claim back, if it is one.
+// unclaim gives the slot's claim back, if it is one. The caller sets asked, or takes the network away.
 func (t *RTTTable) unclaim(sl *rttSlot) {
-	if sl.owner < 0 {
+	site, never := sl.asked.broughtBy()
+	if !never {
 		return
 	}
 	t.quota.Lock()
-	t.unasked[uint16(sl.owner)]--
+	t.unasked[site]--
 	t.quota.Unlock()
-	sl.owner = -1
 }
 
 // find returns the shard's slot of the network, or nil. The caller holds the shard's mu.
@@ -454,7 +472,7 @@ func place(slots []rttSlot, h uint64, new *rttSlot, row *RTTRow) {
 	mask := uint64(len(slots) - 1)
 	for i := h & mask; ; i = (i + 1) & mask {
 		if sl := &slots[i]; sl.row.Load() == nil {
-			sl.hi, sl.lo, sl.asked, sl.owner = new.hi, new.lo, new.asked, new.owner
+			sl.hi, sl.lo, sl.asked = new.hi, new.lo, new.asked
 			sl.row.Store(row)
 			return
 		}
@@ -551,8 +569,8 @@ func (t *RTTTable) adopt(from *RTTTable) {
 		if sh.live >= t.capacity() {
 			return
 		}
-		if old.owner >= 0 {
-			t.claim(uint16(old.owner), t.max)
+		if site, never := old.asked.broughtBy(); never {
+			t.claim(site, t.max)
 		}
 		t.insert(sh, h, old, row)
 	})

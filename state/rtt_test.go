@@ -50,6 +50,37 @@ func TestRTTKey(t *testing.T) {
 	}
 }
 
+// An address finds the row of its network and no other, whatever the lengths of the networks are.
+func TestRTTRowOfNetwork(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(7, 7))
+	flip := func(a netip.Addr, bit int) netip.Addr {
+		b := a.AsSlice()
+		b[bit/8] ^= 0x80 >> (bit % 8)
+		other, _ := netip.AddrFromSlice(b)
+		return other
+	}
+	for _, bits := range [][2]int{{8, 16}, {15, 48}, {20, 56}, {24, 63}, {25, 64}, {31, 65}, {32, 128}} {
+		for range 100 {
+			table := state.NewRTTTable(state.RTTConfig{PrefixV4: bits[0], PrefixV6: bits[1]})
+			var b [16]byte
+			binary.BigEndian.PutUint64(b[:], 0x2001_0000_0000_0000|rnd.Uint64()>>16)
+			binary.BigEndian.PutUint64(b[8:], rnd.Uint64())
+			for _, a := range []netip.Addr{netip.AddrFrom4([4]byte(b[8:])), netip.AddrFrom16(b)} {
+				table.Add(1, []state.RTTSample{{Resolver: a, RTT: time.Millisecond}}, time.Now())
+				for bit := range a.BitLen() {
+					other := flip(a, bit)
+					if got, want := table.Row(other) != nil, table.Key(other) == table.Key(a); got != want {
+						t.Fatalf("lengths %v: %v is found by %v: %t, want %t", bits, a, other, got, want)
+					}
+				}
+				if table.Row(netip.AddrFrom16(a.As16())) == nil {
+					t.Fatalf("%v is not found as mapped into IPv6", a)
+				}
+			}
+		}
+	}
+}
+
 func TestRTTValue(t *testing.T) {
 	now := time.Now()
 	tests := []struct {
@@ -70,7 +101,7 @@ func TestRTTValue(t *testing.T) {
 		for i, ms := range test.ms {
 			table.Add(3, []state.RTTSample{sample("203.0.113.53", ms, 0)}, now.Add(time.Duration(i)*time.Minute))
 		}
-		v, ok := value(table.Row(table.Key(addr("203.0.113.99"))), 3)
+		v, ok := value(table.Row(addr("203.0.113.99")), 3)
 		if got := float64(v.RTT) / float64(time.Millisecond); !ok || got != test.want {
 			t.Errorf("%v: %g, want %g", test.ms, got, test.want)
 		}
@@ -94,7 +125,7 @@ func TestRTTSamples(t *testing.T) {
 	table.Add(1, []state.RTTSample{sample("203.0.113.53", 30, 6*time.Second)}, now.Add(5*time.Second)) // and again
 	table.Add(2, []state.RTTSample{sample("203.0.113.54", 200, 0)}, now)
 	table.Add(1, []state.RTTSample{sample("203.0.113.53", 90, time.Hour)}, now) // an old one that comes late
-	row := table.Row(table.Key(addr("203.0.113.1")))
+	row := table.Row(addr("203.0.113.1"))
 	v, _ := value(row, 1)
 	if v.RTT != 30*time.Millisecond || !v.Newest.Equal(now.Add(-time.Second)) {
 		t.Errorf("site 1: %v at %v", v.RTT, v.Newest)
@@ -108,9 +139,9 @@ func TestRTTSamples(t *testing.T) {
 	if _, ok := value(nil, 1); ok {
 		t.Error("a value of no row")
 	}
-	for _, key := range []netip.Prefix{{}, netip.MustParsePrefix("203.0.113.0/25"), netip.MustParsePrefix("198.51.100.0/24")} {
-		if table.Row(key) != nil {
-			t.Errorf("Row(%v) is not nil", key)
+	for _, other := range []netip.Addr{{}, addr("203.0.112.255"), addr("198.51.100.1")} {
+		if table.Row(other) != nil {
+			t.Errorf("Row(%v) is not nil", other)
 		}
 	}
 	if table.Len() != 1 {
@@ -126,7 +157,7 @@ func TestRTTFresh(t *testing.T) {
 		for i := range sites {
 			table.Add(uint16(i), []state.RTTSample{sample("203.0.113.53", float64(10+i), time.Duration(i)*time.Minute)}, now)
 		}
-		row := table.Row(table.Key(addr("203.0.113.1")))
+		row := table.Row(addr("203.0.113.1"))
 		if row.Len() != sites {
 			t.Errorf("%d sites of %d", row.Len(), sites)
 		}
@@ -166,7 +197,7 @@ func TestRTTMethods(t *testing.T) {
 				table.Add(s.site, []state.RTTSample{sm}, now)
 			}
 			last[s] = sm.RTT
-			row := table.Row(table.Key(sm.Resolver))
+			row := table.Row(sm.Resolver)
 			if row.Len() != len(last) {
 				t.Fatalf("%d sites: %d values, want %d", sites, row.Len(), len(last))
 			}
@@ -203,7 +234,7 @@ func TestRTTQuality(t *testing.T) {
 		}
 	}
 	of := func(method state.RTTMethod) state.RTTValue {
-		for _, v := range table.Row(table.Key(addr("203.0.113.1"))).All() {
+		for _, v := range table.Row(addr("203.0.113.1")).All() {
 			if v.Method == method {
 				return v
 			}
@@ -290,7 +321,7 @@ func TestRTTTableAgainstMap(t *testing.T) {
 		t.Errorf("len %d, want %d", table.Len(), len(oracle))
 	}
 	for key, want := range oracle {
-		if v, ok := value(table.Row(key), 0); !ok || v.RTT != want {
+		if v, ok := value(table.Row(key.Addr()), 0); !ok || v.RTT != want {
 			t.Fatalf("%v: %v %v, want %v", key, ok, v.RTT, want)
 		}
 	}
@@ -309,10 +340,10 @@ func TestRTTTableIsBounded(t *testing.T) {
 				t.Errorf("len %d, want at most %d and little less", got, most)
 			}
 			// What goes first is what asked the longest ago.
-			if table.Row(table.Key(network(n-1))) == nil {
+			if table.Row(network(n-1)) == nil {
 				t.Error("the newest is gone")
 			}
-			if most > 1 && table.Row(table.Key(network(0))) != nil {
+			if most > 1 && table.Row(network(0)) != nil {
 				t.Error("the oldest is still there")
 			}
 		})
@@ -334,7 +365,7 @@ func TestRTTTableReadersWhileWriting(t *testing.T) {
 				default:
 				}
 				for i := range 500 {
-					if row := table.Row(table.Key(network(i))); row != nil && row.Len() == 0 {
+					if row := table.Row(network(i)); row != nil && row.Len() == 0 {
 						t.Error("an empty row")
 						return
 					}
@@ -352,7 +383,7 @@ func TestRTTTableReadersWhileWriting(t *testing.T) {
 	writers.Wait()
 	close(stop)
 	readers.Wait()
-	if _, ok := value(table.Row(table.Key(keep)), 1); !ok {
+	if _, ok := value(table.Row(keep), 1); !ok {
 		t.Error("the network that asked all along is gone")
 	}
 }
@@ -362,7 +393,7 @@ func TestRTTRowAllocatesNothing(t *testing.T) {
 	table.Add(0, []state.RTTSample{sample("203.0.113.53", 30, 0)}, time.Now())
 	a := addr("203.0.113.53")
 	if n := testing.AllocsPerRun(100, func() {
-		if _, ok := table.Row(table.Key(a)).Fresh(0, state.RTTICMP, 0); !ok {
+		if _, ok := table.Row(a).Fresh(0, state.RTTICMP, 0); !ok {
 			t.Error("no value")
 		}
 	}); n != 0 {
@@ -379,7 +410,7 @@ func TestPassiveBeginsAnew(t *testing.T) {
 			s := sample("203.0.113.53", ms, 0)
 			s.Method = method
 			table.Add(1, []state.RTTSample{s}, now.Add(at))
-			rtt, _ := table.Row(table.Key(s.Resolver)).Fresh(1, method, 0)
+			rtt, _ := table.Row(s.Resolver).Fresh(1, method, 0)
 			return rtt
 		}
 		for i := range 5 {

@@ -224,7 +224,7 @@ func TestRTTOfResolversThatNeverAsked(t *testing.T) {
 		if n := table.Len(); n != 1+10 {
 			t.Errorf("%d networks, want 11", n)
 		}
-		if _, ok := value(table.Row(table.Key(addr("203.0.113.1"))), r.site("virginia").ID); !ok {
+		if _, ok := value(table.Row(addr("203.0.113.1")), r.site("virginia").ID); !ok {
 			t.Error("virginia's value is gone")
 		}
 		// Its neighbour has a part of its own.
@@ -266,11 +266,11 @@ func TestPassiveQuota(t *testing.T) {
 			t.Errorf("%d networks, want 21", n)
 		}
 		for i := range 10 {
-			if row := table.Row(table.Key(network(i))); row.Len() != 2 {
+			if row := table.Row(network(i)); row.Len() != 2 {
 				t.Errorf("%d values of a network that both sites see", row.Len())
 			}
 		}
-		if _, ok := value(table.Row(table.Key(addr("203.0.113.1"))), r.site("virginia").ID); !ok {
+		if _, ok := value(table.Row(addr("203.0.113.1")), r.site("virginia").ID); !ok {
 			t.Error("a probe's value is gone")
 		}
 	})
@@ -292,7 +292,7 @@ func TestPassiveConnections(t *testing.T) {
 			t.Helper()
 			table := r.s.Snapshot().RTT
 			for a, n := range want {
-				got := table.Row(table.Key(addr(a))).All()
+				got := table.Row(addr(a)).All()
 				if len(got) != 2 || got[1].Method != state.RTTPassive || got[1].Connections != n || got[1].Probes != 0 || got[0].Probes != 1 || got[0].Lost != 0 {
 					t.Errorf("%s, %s: %+v", when, a, got)
 				}
@@ -369,7 +369,7 @@ func TestReloadKeepsRoundTrips(t *testing.T) {
 		r.probes("seoul", sample("203.0.113.1", 30, 0))
 		r.s.Configure(two(usesRTT, func(c *state.Config) { c.RTT.MaxTargets = 5000 }))
 		table := r.s.Snapshot().RTT
-		if _, ok := value(table.Row(table.Key(addr("203.0.113.1"))), r.site("seoul").ID); !ok {
+		if _, ok := value(table.Row(addr("203.0.113.1")), r.site("seoul").ID); !ok {
 			t.Error("lost by another max_targets")
 		}
 		r.s.Configure(two(usesRTT, func(c *state.Config) { c.RTT.PrefixV4 = 20 }))
@@ -404,7 +404,7 @@ func TestPassiveIsNoProbe(t *testing.T) {
 		r.probes("virginia", passive)
 		table := r.s.Snapshot().RTT
 		for _, site := range []string{"seoul", "virginia"} {
-			if v, ok := value(table.Row(table.Key(addr("203.0.113.1"))), r.site(site).ID); !ok || v.Method != state.RTTPassive {
+			if v, ok := value(table.Row(addr("203.0.113.1")), r.site(site).ID); !ok || v.Method != state.RTTPassive {
 				t.Errorf("%s: %v %v", site, v.Method, ok)
 			}
 		}
@@ -492,7 +492,7 @@ func TestKeptRoundTrips(t *testing.T) {
 			time.Sleep(2 * time.Second)
 		}
 		time.Sleep(time.Second)
-		before, _ := value(r.s.Snapshot().RTT.Row(netip.MustParsePrefix("203.0.113.0/24")), r.site("virginia").ID)
+		before, _ := value(r.s.Snapshot().RTT.Row(addr("203.0.113.1")), r.site("virginia").ID)
 		passive := sample("203.0.113.0", 44, 0)
 		passive.Method = state.RTTPassive
 		r.probes("virginia", passive)
@@ -500,7 +500,7 @@ func TestKeptRoundTrips(t *testing.T) {
 		time.Sleep(time.Minute)
 		r = startIn(t, two(usesRTT), dir)
 		table := r.s.Snapshot().RTT
-		v, ok := value(table.Row(table.Key(addr("203.0.113.1"))), r.site("virginia").ID)
+		v, ok := value(table.Row(addr("203.0.113.1")), r.site("virginia").ID)
 		age := time.Since(v.Newest).Round(time.Second)
 		if !ok || v.RTT != 60*time.Millisecond || age != 63*time.Second {
 			t.Errorf("%v %v, age %v; want 60ms, 1m3s", ok, v.RTT, age)
@@ -512,7 +512,7 @@ func TestKeptRoundTrips(t *testing.T) {
 		if v != before {
 			t.Errorf("%+v, want what it was: %+v", v, before)
 		}
-		rtt, ok := table.Row(table.Key(addr("203.0.113.1"))).Fresh(r.site("virginia").ID, state.RTTPassive, table.Moment(time.Now().Add(-time.Hour)))
+		rtt, ok := table.Row(addr("203.0.113.1")).Fresh(r.site("virginia").ID, state.RTTPassive, table.Moment(time.Now().Add(-time.Hour)))
 		if !ok || rtt != 44*time.Millisecond {
 			t.Errorf("passive: %v %v, want 44ms", ok, rtt)
 		}
