@@ -749,3 +749,14 @@ func BenchmarkLookupEverywhere(b *testing.B) {
 		}
 	})
 }
+
+func BenchmarkSpecial(b *testing.B) {
+	for _, a := range []string{"8.8.8.8", "172.15.0.1", "10.7.7.7", "2001:4860:4860::8888"} {
+		b.Run(a, func(b *testing.B) {
+			address := addr(a)
+			for b.Loop() {
+				geo.Special(address)
+			}
+		})
+	}
+}

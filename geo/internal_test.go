@@ -38,6 +38,24 @@ func TestContinentOf(t *testing.T) {
 	}
 }
 
+// What Special says by the first octet of an IPv4 address is what a comparison with each network says.
+func TestSpecialByOctet(t *testing.T) {
+	chance := rand.New(rand.NewPCG(1, 2))
+	for octet := range uint32(256) {
+		rest := []uint32{0, 1<<24 - 1}
+		for range 1000 {
+			rest = append(rest, chance.Uint32()>>8)
+		}
+		for _, r := range rest {
+			a := octet<<24 | r
+			length, ok := special4(a)
+			if wantLength, want := compare4(a); length != wantLength || ok != want {
+				t.Fatalf("%x: %d, %v; want %d, %v", a, length, ok, wantLength, want)
+			}
+		}
+	}
+}
+
 // A tree of 96 nodes whose branches all meet again has 2^96 networks. It must be refused or opened in reasonable time.
 func TestOpenSharedBranches(t *testing.T) {
 	const nodes = 96
