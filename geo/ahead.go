@@ -9,8 +9,8 @@ import (
 const MostAhead = 32
 
 // LookAhead reads what a Lookup of each of the addresses, up to MostAhead of them, will read, so that it is in the
-// processor's caches then. A walk down a tree waits for memory at each step; here all addresses take a step before any takes
-// the next, and they wait together. It decides nothing: the number that it returns only makes the compiler keep the loads.
+// processor's caches then. A lookup waits for memory at each step; here all addresses take a step before any takes the next,
+// and they wait together. It decides nothing: the number that it returns only makes the compiler keep the loads.
 //
 // Hot path: no allocation, no lock.
 func (db *DB) LookAhead(addrs []netip.Addr) uint64 {
@@ -46,12 +46,11 @@ func (d *database) lookAhead4(addrs []netip.Addr) uint64 {
 	for i := range addrs {
 		if addrs[i].Is4() {
 			a := addrs[i].As4()
-			key := uint64(binary.BigEndian.Uint32(a[:])) << 32
-			all[n] = walker{d.tree.jumps[key>>(64-jump)], key << jump}
+			all[n] = walker{d.tree.ipv4, uint64(binary.BigEndian.Uint32(a[:])) << 32}
 			n++
 		}
 	}
-	d.tree.descendAll(all[:n], 32-jump)
+	d.tree.descendAll4(all[:n])
 	return d.lookAheadRecords(all[:n])
 }
 
@@ -85,6 +84,27 @@ func (t *tree) descendAll(all []walker, limit int) {
 			return
 		}
 	}
+}
+
+// descendAll4 takes all walkers from where IPv4 begins to where lookup4 ends, side by side.
+func (t *tree) descendAll4(all []walker) {
+	if t.blocks == nil {
+		t.descendAll(all, 32)
+		return
+	}
+	var steps [MostAhead]step // all at the first block
+	for range blocksDepth / 8 {
+		for i := range all {
+			if s := steps[i]; s.isBlock() {
+				steps[i] = t.blocks[s>>takenBits][byte(all[i].key>>56)]
+				all[i].key <<= 8
+			}
+		}
+	}
+	for i := range all {
+		all[i].at = steps[i].pointer()
+	}
+	t.descendAll(all, 32-blocksDepth)
 }
 
 // lookAheadRecords reads the cached records that the walkers have come to.

