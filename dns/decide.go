@@ -42,7 +42,7 @@ func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
 	before, start := r.an, r.n
 	switch d.Kind {
 	case policy.Answer:
-		if d.N > 0 && d.Members[0].CNAME != "" {
+		if d.N > 0 && !d.Members[0].Addr[family].IsValid() { // it has a CNAME target instead
 			return r.putTarget(s, nm)
 		}
 		for _, m := range d.Members[:d.N] {

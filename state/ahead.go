@@ -51,6 +51,9 @@ func (s *Snapshot) LookAhead(services []*Service, addrs []netip.Addr, shard int)
 		for i := 0; i < min(len(c), membersAhead); i += 2 { // two on a line
 			sum += uint64(c[i].Selected[V4].Load())
 		}
+		for i := range c[:min(len(c), membersAhead)] {
+			sum += uint64(c[i].Member.Index)
+		}
 		if len(svc.Counters.answers) > 0 {
 			sum += svc.Counters.answers[0].of(shard % len(svc.Counters.decisions)).Load()
 		}

@@ -20,7 +20,7 @@ func TestHotFieldsStandTogether(t *testing.T) {
 	}{
 		"Service, to count":           {unsafe.Offsetof(svc.usesRTT) + unsafe.Sizeof(svc.usesRTT), 1},
 		"Service, to decide":          {unsafe.Offsetof(svc.Ready) + unsafe.Sizeof(svc.Ready), 2},
-		"Member, to answer it":        {unsafe.Offsetof(m.HandedOut) + unsafe.Sizeof(m.HandedOut), 1},
+		"Member, to answer it":        {unsafe.Offsetof(m.Addr) + unsafe.Sizeof(m.Addr[V4]), 1}, // by IPv4
 		"Member, to compare it":       {unsafe.Offsetof(m.Preference) + unsafe.Sizeof(m.Preference), 2},
 		"Site, to compare it":         {unsafe.Offsetof(st.NewSessions) + unsafe.Sizeof(st.NewSessions), 1},
 		"SiteInfo, to compare places": {unsafe.Offsetof(in.Location) + unsafe.Sizeof(in.Location), 1},

@@ -272,7 +272,7 @@ type ReadyCandidate struct {
 
 // A Member is one VIP, or CNAME target, of a service at one site.
 type Member struct {
-	Addr [2]netip.Addr // by Family; invalid: none. With CNAME both are invalid and the member has both families
+	Index int
 
 	// What least-selected compares. Clients that a staged order, shedding or slow start holds back from a member rotate
 	// apart from the others: what they are answered instead would else be made up for by sending the others to that
@@ -281,8 +281,9 @@ type Member struct {
 	// HandedOut is atomic, and never nil in a snapshot that a Store published.
 	HandedOut *HandedOut
 
-	CNAME         string // target, or ""
-	Index         int
+	Addr  [2]netip.Addr // by Family; invalid: none. With CNAME both are invalid and the member has both families
+	CNAME string        // target, or ""
+
 	SelectedApart *Selections
 	Site          *SiteInfo // of Snapshot.Sites, see SiteOf
 	InPool        bool
