@@ -164,9 +164,15 @@ func TestTakeover(t *testing.T) {
 // waitOpen waits until the server has accepted n connections.
 func (r *running) waitOpen(n int) {
 	r.t.Helper()
-	for begin := time.Now(); !strings.Contains(telemetry(r.t, r.Server), fmt.Sprintf("gslbd_tcp_connections %d\n", n)); runtime.Gosched() {
+	r.waitFor(fmt.Sprintf("gslbd_tcp_connections %d\n", n))
+}
+
+// waitFor waits until the telemetry has the line.
+func (r *running) waitFor(line string) {
+	r.t.Helper()
+	for begin := time.Now(); !strings.Contains(telemetry(r.t, r.Server), line); runtime.Gosched() {
 		if time.Since(begin) > 10*time.Second {
-			r.t.Fatalf("%d connections are not there", n)
+			r.t.Fatalf("there is no %q in\n%s", line, telemetry(r.t, r.Server))
 		}
 	}
 }
