@@ -41,11 +41,15 @@ type MemberOptions struct {
 type Tables struct {
 	zones    map[string]*zone // by the apex in wire form, lower case
 	deepest  int              // labels of the deepest apex
+	few      []*zone          // all, the deepest first, if they are so few that to compare is faster than to hash; else nil
 	listed   []ZoneInfo       // in the order of the configuration
 	ecs      bool             // some zone looks at client subnets; else they are an unknown option
 	warnings []string
 	keys     []*ZoneKeys // of the signed zones, in the order of the configuration
 }
+
+// fewZones is the most that Tables.few has.
+const fewZones = 4
 
 // A zone is one zone of the Tables.
 type zone struct {
@@ -107,6 +111,13 @@ func Build(zones []ZoneOptions, services []ServiceOptions) (*Tables, error) {
 	for i, opts := range services {
 		b.addService(i, opts)
 	}
+	if len(b.zones) <= fewZones {
+		b.t.few = make([]*zone, 0, fewZones)
+		for _, zb := range b.zones {
+			b.t.few = append(b.t.few, zb.zone)
+		}
+		slices.SortFunc(b.t.few, func(x, y *zone) int { return y.labels - x.labels })
+	}
 	for _, zb := range b.zones {
 		b.finish(zb)
 		b.t.listed = append(b.t.listed, zb.info())
@@ -149,6 +160,14 @@ func newName(wire []byte) *name {
 // zoneOf returns the deepest zone whose apex is the last labels of nm, of which it has at most most; nil if there is
 // none.
 func (t *Tables) zoneOf(nm *name, most int) *zone {
+	if t.few != nil {
+		for _, z := range t.few {
+			if z.labels <= most && string(nm.suffix(z.labels)) == z.apex {
+				return z
+			}
+		}
+		return nil
+	}
 	for k := min(most, t.deepest); k >= 0; k-- {
 		if z := t.zones[string(nm.suffix(k))]; z != nil {
 			return z

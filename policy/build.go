@@ -97,7 +97,7 @@ func Reasons() []string {
 // Build compiles a policy. It reports every step that is wrong: an unknown or repeated metric, a parameter out of its
 // range, a chain without steps.
 func Build(name string, steps []StepOptions) (*Chain, error) {
-	c := &Chain{name: name, halfLife: time.Minute}
+	c := &Chain{name: name, halfLife: time.Minute, health: -1}
 	var errs []error
 	if len(steps) == 0 {
 		errs = append(errs, errors.New("the chain is empty; list at least one metric"))
@@ -122,7 +122,9 @@ func Build(name string, steps []StepOptions) (*Chain, error) {
 		switch m := metric.(type) {
 		case health:
 			s.health = true
-			c.health = !o.Disabled
+			if !o.Disabled {
+				c.health = len(c.steps)
+			}
 		case static:
 			s.orders = true
 		case rtt:
@@ -131,6 +133,9 @@ func Build(name string, steps []StepOptions) (*Chain, error) {
 			if !o.Disabled {
 				c.halfLife = m.halfLife
 			}
+		}
+		if o.Disabled {
+			c.disabled |= 1 << len(c.steps)
 		}
 		c.steps = append(c.steps, s)
 	}

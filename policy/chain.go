@@ -14,7 +14,8 @@ const downTTL = 10
 type Chain struct {
 	name     string
 	steps    []step
-	health   bool // health is among the steps and enabled
+	health   int    // the step that is health; -1: there is none, or it is disabled
+	disabled uint32 // the steps that are: 1<<i for the step i
 	usesRTT  bool
 	halfLife time.Duration
 }
@@ -38,11 +39,11 @@ func (c *Chain) HalfLife() time.Duration { return c.halfLife }
 
 // scratch is what deciding needs and a Query keeps between decisions.
 type scratch struct {
-	all    []Candidate // what the constraints left, in the order of the configuration
+	all    []Candidate // what the constraints left, in the order of the configuration; see Query.again
 	aside  []Candidate // what they set aside
 	set    []Candidate // what the metrics reorder
 	answer int         // which answer is being chosen, from 0
-	ready  bool        // all began with what Chain.Prepare left: nobody is held back but by shedding
+	ready  bool        // the constraints are those of Chain.Prepare: nobody is held back but by shedding
 	apart  bool        // a staged order, slow start or shedding holds this client back from some member
 
 	client client // see client.go
@@ -81,26 +82,31 @@ func (c *Chain) Decide(q *Query, d *Decision) {
 		q.scratch.notes = make(map[*state.Member]TraceMember)
 	}
 
+	answers, skip := min(max(q.Service.Answers, 1), MaxAnswers), c.disabled
 	if ready := &q.Service.Ready[q.Family]; len(ready.Candidates) > 0 && q.Trace == nil {
-		q.collect(ready.Candidates)
+		q.grow(len(ready.Candidates))
+		q.scratch.ready, skip = true, ready.Skip
 		d.Reason = Reason(ready.Reason)
+		if answers > 1 {
+			q.scratch.all = q.collect(q.scratch.all)
+		}
 	} else if !c.begin(q, d) {
 		c.traceUnused(q)
 		return
 	}
 
 	trace := q.Trace
-	for answers := min(max(q.Service.Answers, 1), MaxAnswers); d.N < answers; d.N++ {
+	for ; d.N < answers; d.N++ {
+		q.scratch.answer = d.N
+		q.again()
 		usable := false
-		q.scratch.set = append(q.scratch.set[:0], q.scratch.all...)
-		for i := range q.scratch.set {
-			usable = usable || d.AllDown || !q.scratch.set[i].Rejected
+		for i := 0; i < len(q.scratch.set) && !usable; i++ {
+			usable = d.AllDown || !q.scratch.set[i].Rejected
 		}
 		if !usable {
 			break
 		}
-		q.scratch.answer = d.N
-		settled := c.run(q, d.AllDown)
+		settled := c.run(q, d.AllDown, skip)
 		if d.N == 0 {
 			d.Apart = q.scratch.apart
 			if !d.AllDown && settled != ReasonConstraints {
@@ -116,6 +122,15 @@ func (c *Chain) Decide(q *Query, d *Decision) {
 		q.Trace = nil // it tells of the first answer
 	}
 	q.Trace = trace
+}
+
+// again puts into q.scratch.set what an answer is chosen among.
+func (q *Query) again() {
+	if q.scratch.ready && q.scratch.answer == 0 {
+		q.scratch.set = q.collect(q.scratch.set)
+		return
+	}
+	q.scratch.set = append(q.scratch.set[:0], q.scratch.all...)
 }
 
 // begin leaves the candidates in q.scratch.all, with what health says of them. It reports false if d is decided without
@@ -134,7 +149,7 @@ func (c *Chain) begin(q *Query, d *Decision) bool {
 		c := &q.scratch.all[i]
 		c.Site = q.Snapshot.SiteOf(c.Member)
 	}
-	if c.health && !mark(q, q.scratch.all) {
+	if c.health >= 0 && !mark(q, q.scratch.all) {
 		d.AllDown, d.Reason, d.TTL = true, ReasonOnAllDown, min(d.TTL, downTTL)
 		d.Kind = q.allDown()
 		return d.Kind == Answer
@@ -158,32 +173,54 @@ func (c *Chain) Prepare(svc *state.Service) {
 	all := make([]state.ReadyCandidate, 0, 2*len(svc.Members)) // one allocation for both
 	for _, q.Family = range []state.Family{state.V4, state.V6} {
 		reason := q.constrain()
-		first, up := len(all), !c.health
+		first, up := len(all), c.health < 0
 		for i := range q.scratch.all {
 			m := q.scratch.all[i].Member
 			up = up || m.Up[q.Family]
 			all = append(all, state.ReadyCandidate{
 				Member: m, Selected: m.Selected, Weight: int32(m.Weight), Site: int32(m.Site.Index), Preference: int16(m.Preference),
-				Down: c.health && !m.Up[q.Family],
+				Down: c.health >= 0 && !m.Up[q.Family],
 			})
 		}
 		if up && len(all) > first { // else there is nobody, or on_all_down has a say
-			svc.Ready[q.Family] = state.Ready{Candidates: all[first:len(all):len(all)], Reason: uint8(reason)}
+			svc.Ready[q.Family] = state.Ready{Candidates: all[first:len(all):len(all)], Reason: uint8(reason), Skip: c.disabled | c.idle(q)}
 		}
 	}
 }
 
-// collect leaves the candidates in q.scratch.all as Prepare found them.
-func (q *Query) collect(ready []state.ReadyCandidate) {
-	q.grow(len(ready))
-	s := &q.scratch
-	s.ready, s.all = true, s.all[:len(ready)]
+// idle returns the steps, as Ready.Skip does, that keep all of q.scratch.all and of any part of it, whoever asks.
+func (c *Chain) idle(q *Query) (steps uint32) {
+	for i := range c.steps {
+		idle := true
+		for k := range q.scratch.all {
+			m, first := q.scratch.all[k].Member, q.scratch.all[0].Member
+			switch c.steps[i].metric.(type) {
+			case health:
+				idle = idle && m.Up[q.Family]
+			case preference:
+				idle = idle && m.Preference == first.Preference
+			default:
+				idle = false
+			}
+		}
+		if idle {
+			steps |= 1 << i
+		}
+	}
+	return steps
+}
+
+// collect returns the candidates as Prepare found them, in the memory of set.
+func (q *Query) collect(set []Candidate) []Candidate {
+	ready := q.Service.Ready[q.Family].Candidates
+	set = set[:len(ready)]
 	for i := range ready {
 		r := &ready[i]
-		s.all[i] = Candidate{
+		set[i] = Candidate{
 			Member: r.Member, Site: q.Snapshot.Sites[r.Site], Selected: r.Selected, Weight: r.Weight, Preference: r.Preference, Rejected: r.Down,
 		}
 	}
+	return set
 }
 
 // served reports whether the service has an address of the asked family, whatever the state of it. Where it has none,
@@ -441,11 +478,16 @@ func (q *Query) allDown() Kind {
 // it: the last that narrowed the set or ordered it. When none did, the order of the configuration stands, and the
 // reason is ReasonConstraints. When allDown, health has nothing to tell apart and is skipped like any other metric that
 // would empty the set.
-func (c *Chain) run(q *Query, allDown bool) Reason {
+//
+// skip are the steps that need not be consulted, as in Ready.Skip. A trace tells of all.
+func (c *Chain) run(q *Query, allDown bool, skip uint32) Reason {
 	settled := ReasonConstraints
 	ordered := -1 // index of the trace step that ordered what is left, if that settled it
 	n := len(q.scratch.set)
 	for i := 0; i < len(c.steps); i++ {
+		if q.Trace == nil && (skip>>i&1 != 0 || n == 1 && i != c.health) {
+			continue
+		}
 		s := &c.steps[i]
 		set := q.scratch.set[:n]
 		if s.disabled {
@@ -463,7 +505,7 @@ func (c *Chain) run(q *Query, allDown bool) Reason {
 		case kept == 0 && s.health && !allDown:
 			// All that earlier metrics left are down, and others are up. Begin again without the down.
 			q.record(s, VerdictRestarted, set, 0)
-			q.scratch.set = append(q.scratch.set[:0], q.scratch.all...)
+			q.again()
 			q.scratch.set = partition(q.scratch.set, nil, func(c *Candidate) bool { return !c.Rejected })
 			n, i, ordered, settled = len(q.scratch.set), -1, -1, ReasonConstraints
 			if n == 1 {

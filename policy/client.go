@@ -29,10 +29,10 @@ type client struct {
 // LDNS stands in for it, unless an override matches the prefix.
 //
 // Which of the two was taken is a property of the ECS prefix, so this widens the scope by what decided it.
-func (q *Query) client() client {
+func (q *Query) client() *client {
 	c := &q.scratch.client
 	if c.known {
-		return *c
+		return c
 	}
 	c.known = true
 	if q.hasECS() {
@@ -47,15 +47,15 @@ func (q *Query) client() client {
 		q.Widen(length)
 		if !special {
 			c.ecs, c.prefix = true, q.ECS
-			return *c
+			return c
 		}
 	}
-	c.prefix, _ = q.LDNS.Prefix(q.LDNS.BitLen())
-	return *c
+	c.prefix = netip.PrefixFrom(q.LDNS, q.LDNS.BitLen())
+	return c
 }
 
 // String names the client as traces do.
-func (c client) String() string {
+func (c *client) String() string {
 	switch {
 	case !c.prefix.IsValid():
 		return "unknown client"

@@ -140,7 +140,9 @@ func (w *world) decide(c *policy.Chain, set ...func(*policy.Query)) (string, pol
 // prepared decides q as serving does, with what the chain prepares of the service, and returns the decision and its scope.
 func (w *world) prepared(c *policy.Chain, q *policy.Query) (d policy.Decision, scope uint8) {
 	serving := policy.NewQuery(0)
-	serving.Snapshot, serving.Service, serving.Family, serving.Now = q.Snapshot, q.Service, q.Family, q.Now
+	published := *q.Snapshot
+	published.Calm = !slices.ContainsFunc(published.Sites, func(s *state.Site) bool { return s.Overloaded || s.Shed > 0 })
+	serving.Snapshot, serving.Service, serving.Family, serving.Now = &published, q.Service, q.Family, q.Now
 	serving.Rand, serving.Turn, serving.LDNS, serving.ECS = q.Rand, q.Turn, q.LDNS, q.ECS
 	c.Prepare(w.Service)
 	c.Decide(serving, &d)

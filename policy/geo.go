@@ -114,18 +114,22 @@ func (l level) keep(set []Candidate, from *state.Location, site string, toleranc
 	if from == nil || l.of(from) == "" {
 		return Abstain
 	}
-	for i := range set {
-		c := &set[i]
-		to := c.Site.Location
-		c.NoData = l.of(to) == ""
-		switch {
-		case c.NoData:
-		case l == levelDistance:
-			c.Value = state.Chord(from, to) // grows with the distance, and costs no trigonometry
-		case l.of(to) == l.of(from) && (l != levelSubdivision || to.Country == from.Country):
-			c.Value = 0
-		default:
-			c.Value = 1
+	if l == levelDistance {
+		for i := range set {
+			c := &set[i]
+			to := c.Site.Location
+			if c.NoData = !to.HasCoordinates; !c.NoData {
+				c.Value = state.Chord(from, to) // grows with the distance, and costs no trigonometry
+			}
+		}
+	} else {
+		for i := range set {
+			c := &set[i]
+			to := c.Site.Location
+			c.NoData, c.Value = l.of(to) == "", 1
+			if l.of(to) == l.of(from) && (l != levelSubdivision || to.Country == from.Country) {
+				c.Value = 0
+			}
 		}
 	}
 	best, known := lowest(set)

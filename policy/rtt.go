@@ -56,7 +56,14 @@ func (m rtt) Keep(q *Query, set []Candidate) int {
 			return Abstain
 		}
 	}
-	return m.keep(q, set, q.Snapshot.RTT.Row(c.prefix.Addr()))
+	row := q.Snapshot.RTT.Row(c.prefix.Addr())
+	if row == nil && q.Trace == nil { // the usual case where little is measured: nobody has data
+		if m.requireData {
+			return 0
+		}
+		return Abstain
+	}
+	return m.keep(q, set, row)
 }
 
 // keep compares the candidates by the row of the client's network; nil: nothing is known of it.

@@ -105,12 +105,13 @@ func (s *Store) build(now time.Time) *Snapshot {
 		Sites:    make([]*Site, len(s.siteOrder)),
 		Services: s.published,
 		RTT:      s.rtt, Geo: s.geo, Zones: s.zones,
-		Blind: s.blind.on, BlindSince: s.blind.since, BlindWhy: s.blind.why,
+		Calm: true, Blind: s.blind.on, BlindSince: s.blind.since, BlindWhy: s.blind.why,
 	}
 	sites := make([]Site, len(s.siteOrder)) // one allocation for all
 	for i, st := range s.siteOrder {
 		sites[i] = st.snapshot()
 		snap.Sites[i] = &sites[i]
+		snap.Calm = snap.Calm && !sites[i].Overloaded && sites[i].Shed == 0
 	}
 	return snap
 }

@@ -128,6 +128,9 @@ type Snapshot struct {
 	// that a query never sees the zones of one configuration and the services of another.
 	Zones any
 
+	// Calm says that no site is overloaded or sheds clients. False: one may.
+	Calm bool
+
 	Blind      bool // all feeds failed at once: the fault is ours, and states are frozen
 	BlindSince time.Time
 	BlindWhy   string
@@ -257,7 +260,8 @@ type Service struct {
 // each query works them out by itself. A few of them take one cache line, where their members take two each.
 type Ready struct {
 	Candidates []ReadyCandidate
-	Reason     uint8 // of the decision, if no metric settles it
+	Skip       uint32 // the steps of the chain that keep them all, and any of them: 1<<i for the step i
+	Reason     uint8  // of the decision, if no metric settles it
 }
 
 // A ReadyCandidate is one of them.

@@ -78,10 +78,19 @@ func (r *rig) member(service, member string) *state.Member {
 
 func (r *rig) site(name string) *state.Site {
 	r.t.Helper()
-	for _, st := range r.s.Snapshot().Sites {
+	var found *state.Site
+	snap, calm := r.s.Snapshot(), true
+	for _, st := range snap.Sites {
+		calm = calm && !st.Overloaded && st.Shed == 0
 		if st.Name == name {
-			return st
+			found = st
 		}
+	}
+	if snap.Calm != calm {
+		r.t.Errorf("the snapshot is calm: %t, want %t", snap.Calm, calm)
+	}
+	if found != nil {
+		return found
 	}
 	r.t.Fatalf("no site %q", name)
 	return nil
