@@ -28,47 +28,58 @@ func (s *Snapshot) LookAhead(services []*Service, addrs []netip.Addr, shard int)
 	services = services[:min(len(services), mostAhead)]
 	var sum uint64
 	for _, svc := range services {
-		sum += uint64(svc.id) + uint64(svc.Ready[V4].Reason)
+		if svc.Rotation == nil {
+			return sum // no Store has made it
+		}
+		sum += uint64(svc.Ready[V4].Reason)
 	}
 	sum += s.RTT.lookAhead(addrs) + s.Geo.LookAhead(addrs)
 	for _, svc := range services {
-		if svc.Rotation != nil {
-			sum += svc.Rotation.Turn[V4].Load() + svc.recent.mask.Load() + uint64(len(svc.Counters.members))
-		}
-		if c := svc.Ready[V4].Candidates; len(c) > 0 {
-			for i := 0; i < min(len(c), membersAhead); i += 2 { // two on a line
-				sum += uint64(c[i].Site)
-			}
+		sum += svc.Rotation.Turn[V4].Load() + svc.recent.mask.Load() + uint64(svc.Counters.stride)
+	}
+	for _, svc := range services {
+		c := svc.candidatesAhead()
+		for i := 0; i < len(c); i += 2 { // two on a line
+			sum += uint64(c[i].Site)
 		}
 	}
 	for _, svc := range services {
-		if svc.Rotation == nil {
-			continue
-		}
-		d := &svc.Counters.decisions[shard%len(svc.Counters.decisions)]
-		sum += d.reasons[0].Load() + d.reasons[lineCells].Load()
-		c := svc.Ready[V4].Candidates
-		for i := 0; i < min(len(c), membersAhead); i += 2 { // two on a line
+		c := svc.candidatesAhead()
+		for i := 0; i < len(c); i += 2 { // two on a line
 			sum += uint64(c[i].Selected[V4].Load())
 		}
-		for i := range c[:min(len(c), membersAhead)] {
+	}
+	for _, svc := range services { // who will be chosen is not known yet
+		c := svc.candidatesAhead()
+		for i := range c {
 			sum += uint64(c[i].Member.Index)
 		}
-		if len(svc.Counters.answers) > 0 {
-			sum += svc.Counters.answers[0].of(shard % len(svc.Counters.decisions)).Load()
+	}
+	for _, svc := range services {
+		c := svc.Counters
+		shard %= len(c.decisions)
+		sum += c.decisions[shard].reasons[0].Load() + c.decisions[shard].reasons[lineCells].Load()
+		if len(c.cells) > 0 {
+			sum += c.cells[shard*c.stride].Load()
 		}
 	}
 	return sum
 }
 
-// lookAhead reads the rows of the clients' networks. What it computes stands apart from what it loads, so that many loads
-// are under way at once.
+func (svc *Service) candidatesAhead() []ReadyCandidate {
+	c := svc.Ready[V4].Candidates
+	return c[:min(len(c), membersAhead)]
+}
+
+// lookAhead reads the rows of the clients' networks. What it computes stands apart from what it loads, since a processor has
+// many loads under way at once only where few instructions lie between them.
 func (t *RTTTable) lookAhead(addrs []netip.Addr) (sum uint64) {
 	type place struct {
 		slots     []rttSlot
 		h, hi, lo uint64
 	}
 	var places [mostAhead]place
+	var slots [mostAhead]*rttSlot
 	n := 0
 	for _, addr := range addrs[:min(len(addrs), mostAhead)] {
 		if addr.IsValid() {
@@ -76,9 +87,12 @@ func (t *RTTTable) lookAhead(addrs []netip.Addr) (sum uint64) {
 			p.hi, p.lo = t.network(addr)
 			p.h = t.hash(p.hi, p.lo)
 			p.slots = *t.shard(p.h).slots.Load()
-			sum += p.slots[p.h&uint64(len(p.slots)-1)].hi
+			slots[n] = &p.slots[p.h&uint64(len(p.slots)-1)]
 			n++
 		}
+	}
+	for _, sl := range slots[:n] {
+		sum += sl.hi
 	}
 	var rows [mostAhead]*RTTRow
 	for i := range places[:n] {

@@ -58,24 +58,30 @@ func (m *Member) Selections(apart bool) *Selections {
 type Counters struct {
 	// Fixed at construction. When the members change, new Counters share the shards of the old ones, so that nothing is
 	// lost that a reader of an older snapshot still adds.
-	members   []string
 	decisions []decisionShard
-	answers   []answerCells // by member
+	answerCells
+	moved   []answerCells // by member, whose cells are the first of these; nil: they are those of the members in their order
+	members []string
 }
 
 type decisionShard struct {
 	reasons [MaxReasons]atomic.Uint64 // three whole cache lines
 }
 
-// answerCells are the cells of one member, among those of all members that were new together: a shard's lie side by side,
-// on whole cache lines.
+// answerCells are the cells of members that were new together: a shard's lie side by side, on whole cache lines.
 type answerCells struct {
 	cells  []atomic.Uint64
-	at     int // of the first shard's
 	stride int // to the next shard's
 }
 
-func (c *answerCells) of(shard int) *atomic.Uint64 { return &c.cells[shard*c.stride+c.at] }
+// answer returns the cell of a member.
+func (c *Counters) answer(shard, member int) *atomic.Uint64 {
+	if c.moved == nil {
+		return &c.cells[shard*c.stride+member]
+	}
+	of := &c.moved[member]
+	return &of.cells[shard*of.stride]
+}
 
 // lineCells is how many counters a cache line holds.
 const lineCells = 8
@@ -86,23 +92,28 @@ const MaxReasons = 24
 // follow returns the counters for a service that now has members with these names, in their order: c itself when they
 // are the same, else new ones that go on from c. c may be nil.
 func (c *Counters) follow(shards int, members []string) *Counters {
+	stride := (len(members) + lineCells - 1) / lineCells * lineCells
 	if c == nil {
-		c = &Counters{decisions: make([]decisionShard, shards)}
+		c = &Counters{members: members, decisions: make([]decisionShard, shards)}
+		c.answerCells = answerCells{make([]atomic.Uint64, shards*stride), stride}
+		return c
 	} else if slices.Equal(c.members, members) {
 		return c
 	}
-	next := &Counters{members: members, decisions: c.decisions, answers: make([]answerCells, len(members))}
-	stride := (len(members) + lineCells - 1) / lineCells * lineCells
+	next := &Counters{members: members, decisions: c.decisions, moved: make([]answerCells, len(members))}
 	var fresh []atomic.Uint64 // one allocation for those that are new
 	for i, name := range members {
-		if j := slices.Index(c.members, name); j >= 0 {
-			next.answers[i] = c.answers[j]
-			continue
+		switch j := slices.Index(c.members, name); {
+		case j >= 0 && c.moved != nil:
+			next.moved[i] = c.moved[j]
+		case j >= 0:
+			next.moved[i] = answerCells{c.cells[j:], c.stride}
+		default:
+			if fresh == nil {
+				fresh = make([]atomic.Uint64, shards*stride)
+			}
+			next.moved[i] = answerCells{fresh[i:], stride}
 		}
-		if fresh == nil {
-			fresh = make([]atomic.Uint64, shards*stride)
-		}
-		next.answers[i] = answerCells{cells: fresh, at: i, stride: stride}
 	}
 	return next
 }
@@ -114,8 +125,8 @@ func (c *Counters) Add(shard int, reason uint8, member int) {
 	if int(reason) < MaxReasons {
 		c.decisions[shard].reasons[reason].Add(1)
 	}
-	if member >= 0 && member < len(c.answers) {
-		c.answers[member].of(shard).Add(1)
+	if member >= 0 && member < len(c.members) {
+		c.answer(shard, member).Add(1)
 	}
 }
 
@@ -132,12 +143,12 @@ func (c *Counters) Decisions() [MaxReasons]uint64 {
 
 // Answers returns how often the member with this Index was the first answer, since the start of the process.
 func (c *Counters) Answers(member int) uint64 {
-	if member < 0 || member >= len(c.answers) {
+	if member < 0 || member >= len(c.members) {
 		return 0
 	}
 	var sum uint64
 	for shard := range c.decisions {
-		sum += c.answers[member].of(shard).Load()
+		sum += c.answer(shard, member).Load()
 	}
 	return sum
 }
