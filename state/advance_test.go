@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -57,5 +58,47 @@ func TestAdvance(t *testing.T) {
 		}
 		now = next
 		report("virginia") // so that the fault is not ours
+	}
+}
+
+// Who asked is collected in pieces, so that queries do not wait long for it, and all of them within a second or so.
+func TestCollectsInPieces(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	s, err := state.New(state.Options{Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	c := &state.Config{Sites: []state.SiteConfig{{Name: "seoul"}}}
+	const services, clients = 400, 4
+	for i := range services {
+		c.Services = append(c.Services, state.ServiceConfig{Name: fmt.Sprintf("w%d.example.com", i), TTL: 30, UnknownUp: true, UsesRTT: true, Members: []state.MemberConfig{
+			{Name: "seoul", Site: "seoul", Addresses: [2]netip.Addr{netip.MustParseAddr("192.0.2.1")}, Weight: 100},
+		}})
+	}
+	s.Configure(c)
+	known := func() (n int) {
+		for _, svc := range c.Services {
+			n += len(s.Clients(svc.Name))
+		}
+		return n
+	}
+	for range 3 { // three times, as a tick that was not done would be done with the next
+		before := known()
+		for i := range clients {
+			for j, svc := range s.Snapshot().Services {
+				s.Asked(network(i*services+j), svc)
+				s.Served(svc, network(i*services+j), netip.Prefix{}, uint64(i*services+j)<<32)
+			}
+		}
+		most := 0
+		for end := now.Add(time.Second + 200*time.Millisecond); now.Before(end); now = s.Advance() {
+			was := known()
+			s.Advance()
+			most = max(most, known()-was)
+		}
+		if got := known() - before; got < services || most > 400 {
+			t.Errorf("%d clients are known, %d of them at once", got, most)
+		}
 	}
 }

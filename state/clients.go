@@ -104,9 +104,10 @@ type reservoir struct {
 	mask atomic.Uint64 // a query whose chance has none of these bits is sampled
 
 	// Guarded by clients.mu.
-	kept []keptClient
-	got  int     // samples of this tick
-	rate float64 // mean of queries a second
+	kept    []keptClient
+	got     int       // samples since adapted
+	adapted time.Time // when it last was
+	rate    float64   // mean of queries a second
 }
 
 // keptClientSize is the size of a keptClient in memory.
@@ -124,10 +125,11 @@ type clients struct {
 
 	mu sync.Mutex
 	// All guarded by mu.
-	most    int // clients of one service
-	wanted  int // samples of a second of one service
-	drained time.Time
+	most    int                   // clients of one service
+	wanted  int                   // samples of a second of one service
+	adapted time.Time             // when a reservoir last was
 	all     map[uint32]*reservoir // by the service's id
+	list    []*reservoir          // all
 }
 
 // configure says which services there are. What was remembered of others is forgotten.
@@ -137,10 +139,13 @@ func (c *clients) configure(services []*service) {
 	n := max(len(services), 1)
 	c.most = min(maxClients, clientMemory/keptClientSize/n)
 	c.wanted = min(max(clientSlotCount/2/n, 1), clientRate)
-	c.all = make(map[uint32]*reservoir, len(services))
+	c.all, c.list = make(map[uint32]*reservoir, len(services)), make([]*reservoir, 0, len(services))
 	for _, svc := range services {
 		r := svc.recent
-		c.all[svc.id] = r
+		c.all[svc.id], c.list = r, append(c.list, r)
+		if r.adapted.IsZero() {
+			r.adapted = c.adapted
+		}
 		if cap(r.kept) > c.most {
 			rand.Shuffle(len(r.kept), func(i, j int) { r.kept[i], r.kept[j] = r.kept[j], r.kept[i] })
 			r.kept = append(make([]keptClient, 0, c.most), r.kept[:min(len(r.kept), c.most)]...)
@@ -148,17 +153,18 @@ func (c *clients) configure(services []*service) {
 	}
 }
 
-// drain takes in who asked since the last tick.
-func (c *clients) drain(slots *clientSlots, now time.Time) {
+// drain takes in who asked since the last tick: up to most of them, those in the slots from at on, which it moves on. It returns
+// how many more it could have taken.
+func (c *clients) drain(slots *clientSlots, at *int, most int, now time.Time) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	at := uint32(now.Sub(c.since) / time.Second)
-	for i := range slots {
-		sl := &slots[i]
+	second := uint32(now.Sub(c.since) / time.Second)
+	for ; *at < len(slots) && most > 0; *at++ {
+		sl := &slots[*at]
 		if sl.state.Load() != slotFull || !sl.state.CompareAndSwap(slotFull, slotBusy) {
 			continue
 		}
-		k := keptClient{at: at, meta: sl.meta.Load()}
+		k := keptClient{at: second, meta: sl.meta.Load()}
 		for w := range k.words {
 			k.words[w] = sl.words[w].Load()
 		}
@@ -167,15 +173,25 @@ func (c *clients) drain(slots *clientSlots, now time.Time) {
 		if r != nil {
 			r.add(k, c.most)
 		}
+		most--
 	}
-	passed := now.Sub(c.drained)
-	c.drained = now
-	if passed <= 0 {
-		return
+	return most
+}
+
+// adapt ends a tick for up to most reservoirs, from the one at on. It returns as drain does.
+func (c *clients) adapt(at *int, most int, now time.Time) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for ; *at < len(c.list) && most > 0; *at++ {
+		r := c.list[*at]
+		if passed := now.Sub(r.adapted); passed > 0 {
+			r.adapt(passed, c.wanted)
+			r.adapted = now
+		}
+		most--
 	}
-	for _, r := range c.all {
-		r.adapt(passed, c.wanted)
-	}
+	c.adapted = now
+	return most
 }
 
 // add takes in one sample; at most most are kept.

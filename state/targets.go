@@ -273,15 +273,16 @@ func (ts *targets) exempt(addr netip.Addr) bool {
 	return slices.ContainsFunc(ts.cfg.Exempt, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// drain takes in who asked since the last tick.
-func (ts *targets) drain(a *askedSlots, now time.Time) {
+// drain takes in who asked since the last tick: up to most of them, those in the slots from at on, which it moves on. It returns
+// how many more it could have taken.
+func (ts *targets) drain(a *askedSlots, at *int, most int, now time.Time) int {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if now.Sub(ts.seenAt) >= ts.cfg.Refresh || len(ts.seen) >= maxSeen {
 		ts.seenBefore, ts.seen, ts.seenAt = ts.seen, map[netip.Addr]struct{}{}, now
 	}
-	for i := range a.slots {
-		sl := &a.slots[i]
+	for ; *at < len(a.slots) && most > 0; *at++ {
+		sl := &a.slots[*at]
 		if sl.state.Load() != slotFull || !sl.state.CompareAndSwap(slotFull, slotBusy) {
 			continue
 		}
@@ -289,7 +290,9 @@ func (ts *targets) drain(a *askedSlots, now time.Time) {
 		sl.state.Store(slotFree)
 		addr := join128(hi, lo).Unmap()
 		ts.ask(addr, service, count >= 2, now)
+		most--
 	}
+	return most
 }
 
 // ask records that addr asked for the service, more than once or not.
