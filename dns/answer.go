@@ -61,6 +61,7 @@ type Responder struct {
 	cookies *cookieSecrets // nil: there are no cookies
 	limits  *limitRules    // nil: rates are not limited
 	tick    int64          // now, for them
+	replies tally
 
 	// Of the query.
 	q       query
@@ -122,6 +123,7 @@ func (r *Responder) Refresh(now time.Time) {
 // release ends a batch. One that waits for the next must not keep a snapshot from being freed, since the zones and geo
 // databases go with it: of many sockets and slots that are seldom used, each could keep those of another reload.
 func (r *Responder) release() {
+	r.replies.flush()
 	r.snap, r.tables, r.policy.Snapshot, r.limits, r.keys, r.node = nil, nil, nil, nil, nil, nil
 }
 
@@ -179,7 +181,10 @@ func (r *Responder) respond(query, buf []byte, local, remote netip.AddrPort, tcp
 		r.tc = r.rcode == dns.RcodeSuccess && r.q.end > 0
 	}
 	n := r.finish()
-	r.count.add(r.transport(tcp), r.q.qtype, r.rcode, r.tc)
+	r.replies.add(r.count.cell(r.transport(tcp), r.q.qtype, r.rcode))
+	if r.tc {
+		r.count.truncated.Add(1)
+	}
 	if r.queryLog > 0 && r.sampled() {
 		r.logQuery(local, tcp)
 	}

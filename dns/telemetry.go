@@ -100,8 +100,8 @@ func indexes[T uint16 | int](counted []T, size int) []uint8 {
 	return at
 }
 
-// add counts one reply.
-func (c *counters) add(transport int, qtype uint16, rcode int, truncated bool) {
+// cell returns what counts such replies.
+func (c *counters) cell(transport int, qtype uint16, rcode int) *atomic.Uint64 {
 	t, rc := types-1, rcodes-1
 	if int(qtype) < len(typeIndexes) {
 		t = int(typeIndexes[qtype])
@@ -109,10 +109,30 @@ func (c *counters) add(transport int, qtype uint16, rcode int, truncated bool) {
 	if rcode < len(rcodeIndexes) {
 		rc = int(rcodeIndexes[rcode])
 	}
-	c.queries[transport][t][rc].Add(1)
-	if truncated {
-		c.truncated.Add(1)
+	return &c.queries[transport][t][rc]
+}
+
+// A tally counts what mostly comes in runs of the same: it adds a run to its counter at once, since an atomic addition costs
+// as much as all else that counting takes.
+type tally struct {
+	of *atomic.Uint64
+	n  uint64
+}
+
+func (t *tally) add(of *atomic.Uint64) {
+	if of != t.of {
+		t.flush()
+		t.of = of
 	}
+	t.n++
+}
+
+// flush adds what has not been added yet.
+func (t *tally) flush() {
+	if t.n > 0 {
+		t.of.Add(t.n)
+	}
+	*t = tally{}
 }
 
 func typeName(i int) string {

@@ -93,11 +93,21 @@ type Result struct {
 // for IPv6; no lock; no allocation, except where a database's record is decoded for the first time, or again after another
 // took its place in the cache.
 func (db *DB) Lookup(addr netip.Addr) Result {
+	var r Result
+	db.LookupInto(addr, &r)
+	return r
+}
+
+// LookupInto is Lookup for who looks up often: a Result takes as long to copy as to find.
+func (db *DB) LookupInto(addr netip.Addr, r *Result) {
+	*r = Result{}
 	if !addr.IsValid() {
-		return Result{}
+		return
 	}
 	plain := addr.Unmap()
-	r := db.overrides.lookup(plain)
+	if len(db.overrides.entries) > 0 {
+		*r = db.overrides.lookup(plain)
+	}
 	if r.Location == nil {
 		for _, d := range db.databases {
 			location, bits := d.lookup(plain)
@@ -112,7 +122,6 @@ func (db *DB) Lookup(addr netip.Addr) Result {
 		}
 	}
 	r.Bits += addr.BitLen() - plain.BitLen()
-	return r
 }
 
 // LookupOverride looks only at the overrides. Location is nil where the override only names a site. Bits is as short as

@@ -42,9 +42,12 @@ func DistanceKm(a, b *Location) float64 { return KmOfChord(Chord(a, b)) }
 
 // Chord returns the straight line between a and b, in radii of the earth: 0 to 2. It grows with DistanceKm, so that many
 // distances are compared without trigonometry. Both must have coordinates and come from NewLocation.
-func Chord(a, b *Location) float64 {
+func Chord(a, b *Location) float64 { return math.Sqrt(ChordSquared(a, b)) }
+
+// ChordSquared returns the square of Chord, which costs less and grows with it.
+func ChordSquared(a, b *Location) float64 {
 	dx, dy, dz := a.x-b.x, a.y-b.y, a.z-b.z
-	return math.Sqrt(dx*dx + dy*dy + dz*dz)
+	return dx*dx + dy*dy + dz*dz
 }
 
 // KmOfChord returns the great-circle distance in kilometres of two points that are a chord apart.

@@ -47,6 +47,7 @@ type scratch struct {
 	apart  bool        // a staged order, slow start or shedding holds this client back from some member
 
 	client client // see client.go
+	place  state.Place
 	notes  map[*state.Member]TraceMember
 	note   string
 }
@@ -216,9 +217,9 @@ func (q *Query) collect(set []Candidate) []Candidate {
 	set = set[:len(ready)]
 	for i := range ready {
 		r := &ready[i]
-		set[i] = Candidate{
-			Member: r.Member, Site: q.Snapshot.Sites[r.Site], Selected: r.Selected, Weight: r.Weight, Preference: r.Preference, Rejected: r.Down,
-		}
+		c := &set[i] // field by field: a whole Candidate would be made elsewhere and copied
+		c.Member, c.Site, c.Selected = r.Member, q.Snapshot.Sites[r.Site], r.Selected
+		c.Weight, c.Preference, c.Rejected = r.Weight, r.Preference, r.Down
 	}
 	return set
 }

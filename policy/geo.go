@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"gslbd/state"
@@ -62,7 +63,8 @@ func (m geo) Keep(q *Query, set []Candidate) int {
 	if !c.prefix.IsValid() {
 		return Abstain
 	}
-	place := q.Snapshot.Geo.Lookup(c.prefix.Addr())
+	place := &q.scratch.place
+	q.Snapshot.Geo.LookupInto(c.prefix.Addr(), place)
 	if c.ecs {
 		q.Widen(place.Bits)
 	}
@@ -119,7 +121,7 @@ func (l level) keep(set []Candidate, from *state.Location, site string, toleranc
 			c := &set[i]
 			to := c.Site.Location
 			if c.NoData = !to.HasCoordinates; !c.NoData {
-				c.Value = state.Chord(from, to) // grows with the distance, and costs no trigonometry
+				c.Value = state.ChordSquared(from, to) // grows with the distance, and costs no trigonometry
 			}
 		}
 	} else {
@@ -137,7 +139,8 @@ func (l level) keep(set []Candidate, from *state.Location, site string, toleranc
 	case known < 2:
 		return Abstain
 	case l == levelDistance:
-		return keepUpTo(set, max(best, state.AddChords(best, tolerance))) // rounding must not lose the best
+		limit := state.AddChords(math.Sqrt(best), tolerance)
+		return keepUpTo(set, max(best, limit*limit)) // rounding must not lose the best
 	case best > 0:
 		return len(set) // no site is there: the unknown ones are no better than the others
 	}

@@ -9,8 +9,11 @@ import (
 // DistanceKm is geo.DistanceKm, for packages that may not import geo.
 func DistanceKm(a, b *Location) float64 { return geo.DistanceKm(a, b) }
 
-// Chord is geo.Chord, for packages that may not import geo.
-func Chord(a, b *Location) float64 { return geo.Chord(a, b) }
+// Place is geo.Result, for packages that may not import geo.
+type Place = geo.Result
+
+// ChordSquared is geo.ChordSquared, for packages that may not import geo.
+func ChordSquared(a, b *Location) float64 { return geo.ChordSquared(a, b) }
 
 // AddChords is geo.AddChords, for packages that may not import geo.
 func AddChords(a, b float64) float64 { return geo.AddChords(a, b) }

@@ -347,6 +347,10 @@ func (r *RTTRow) Len() int {
 
 // halves returns the address as two words.
 func halves(addr netip.Addr) (hi, lo uint64) {
+	if addr.Is4() {
+		b := addr.As4()
+		return 0, 0xffff<<32 | uint64(binary.BigEndian.Uint32(b[:]))
+	}
 	b := addr.As16()
 	return binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
 }
