@@ -42,9 +42,9 @@ const (
 	// maxKeptRTTs bounds the file of round trips in bytes, since a start waits until it is read. It is room for those of eight
 	// sites to 100,000 networks; of more, networks that asked here come first.
 	maxKeptRTTs = 64 << 20
-	// Round trips are written in the background: that takes rttWork of the processor at a time, and rests for rttRest.
-	rttWork = 100 * time.Microsecond
-	rttRest = time.Millisecond
+	// Files are written in the background: that takes keepWork of the processor at a time, and rests for keepRest.
+	keepWork = 100 * time.Microsecond
+	keepRest = time.Millisecond
 	// maxFile bounds what is read at the start; the largest configuration that is tested writes a twentieth of it.
 	maxFile = 1 << 29
 )
@@ -383,13 +383,13 @@ func (k *keeper) run(ctx context.Context) {
 func resting(ctx context.Context) func() error {
 	began := time.Now()
 	return func() error {
-		if time.Since(began) < rttWork {
+		if time.Since(began) < keepWork {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(rttRest):
+		case <-time.After(keepRest):
 		}
 		began = time.Now()
 		return nil
@@ -419,7 +419,7 @@ func (s *Store) Unkept() string {
 }
 
 // save writes the state if it has changed or anyway, and the round trips if asked to, with a rest now and then. Where rest
-// fails, they are not written.
+// fails, they are not written: it does when the last save is to follow.
 func (k *keeper) save(now time.Time, anyway, rtt bool, rest func() error) error {
 	s := k.s
 	if s.dir == "" {
@@ -449,11 +449,14 @@ func (k *keeper) save(now time.Time, anyway, rtt bool, rest func() error) error 
 	var errs []error
 	if st != nil {
 		k.stateAt = now
-		if err := s.write(stateFile, st); err != nil {
-			errs = append(errs, err)
+		err := s.replace(stateFile, func(w *bufio.Writer) error { return st.encode(w, rest) })
+		if err != nil {
 			s.mu.Lock()
 			s.unsaved = true
 			s.mu.Unlock()
+		}
+		if !errors.Is(err, context.Canceled) {
+			errs = append(errs, err)
 		}
 	}
 	if past := s.history.capture(now); past != nil {
@@ -466,11 +469,44 @@ func (k *keeper) save(now time.Time, anyway, rtt bool, rest func() error) error 
 	if rtt {
 		k.rttAt = now
 		err := s.replace(rttFile, func(w *bufio.Writer) error { return table.keep(w, names, now, rest) })
-		if !errors.Is(err, context.Canceled) { // else the last save follows
+		if !errors.Is(err, context.Canceled) {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// encode writes the state as one JSON object. It calls rest after every few services.
+func (f *fileState) encode(w *bufio.Writer, rest func() error) error {
+	head, err := json.Marshal(f.header)
+	if err != nil {
+		return err
+	}
+	sites, err := json.Marshal(f.Sites)
+	if err != nil {
+		return err
+	}
+	_, _ = w.Write(head[:len(head)-1]) // w remembers its first error
+	_, _ = w.WriteString(`,"sites":`)
+	_, _ = w.Write(sites)
+	_, _ = w.WriteString(`,"services":[`)
+	for i := range f.Services {
+		if i%8 == 0 {
+			if err := rest(); err != nil {
+				return err
+			}
+		}
+		service, err := json.Marshal(&f.Services[i])
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			_ = w.WriteByte(',')
+		}
+		_, _ = w.Write(service)
+	}
+	_, err = w.WriteString("]}")
+	return err
 }
 
 // write replaces a kept file by v.
