@@ -144,23 +144,28 @@ func TestDnstapSocket(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer ln.Close()
-			got := make(chan []*dnstap.Dnstap)
+			reached, got := make(chan struct{}), make(chan []*dnstap.Dnstap)
 			go func() {
+				defer close(got)
 				conn, err := ln.Accept()
 				if err != nil {
-					close(got)
 					return
 				}
 				defer conn.Close()
 				r, err := dnstap.NewReader(conn, &dnstap.ReaderOptions{Bidirectional: true})
 				if err != nil {
-					close(got)
 					return
 				}
+				close(reached)
 				got <- frames(t, r)
 			}()
 			s, stop := tapped(t, dns.TapOptions{Socket: ln.Addr().String()}, nil)
 			askThree(t, s)
+			select {
+			case <-reached: // a server that stops while it is about to connect leaves it at that
+			case <-time.After(10 * time.Second):
+				t.Fatal("the collector is not reached")
+			}
 			go stop()
 			wantFrames(t, <-got)
 			if n := testutil.ToFloat64(counted{s, `written`}); n != 3 {

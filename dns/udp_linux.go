@@ -93,10 +93,10 @@ func detach(conn *net.UDPConn) (*os.File, error) {
 	}
 	var copied int
 	err = onFD(raw, func(fd int) (err error) {
-		if copied, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
-			return os.NewSyscallError("fcntl", err)
+		if err = unix.SetNonblock(fd, false); err == nil { // else os.NewFile would hand it to the poller
+			copied, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		}
-		return os.NewSyscallError("fcntl", unix.SetNonblock(copied, false)) // else os.NewFile would hand it to the poller
+		return os.NewSyscallError("fcntl", err)
 	})
 	if err != nil {
 		return nil, err

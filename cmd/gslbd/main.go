@@ -127,6 +127,11 @@ func versionText() string {
 // doubled would be a quarter of the work.
 const startGC = 800
 
+// spareProcs is how many Ps there are above one for each worker, so that the rest of gslbd runs beside the workers when all
+// are busy: the kernel then shares the cores between threads, and wakes who has a query at once, where the runtime lets a
+// goroutine go on for up to 10 ms.
+const spareProcs = 1
+
 // serve runs the server on the configuration at path until a signal stops it.
 func serve(path string) error {
 	signals := make(chan os.Signal, 2) // before the databases are read, which takes a while: neither must end the process
@@ -145,10 +150,7 @@ func serve(path string) error {
 	if err != nil {
 		return err
 	}
-	// There are as many workers as there are processors to run on. One P more lets the rest run beside them when all are
-	// busy: the kernel then shares the cores between threads, and wakes who has a query at once, where the runtime lets a
-	// goroutine go on for up to 10 ms.
-	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + spareProcs)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	go func() {
