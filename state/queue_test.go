@@ -43,18 +43,17 @@ func TestPruneInParts(t *testing.T) {
 		table.each(func(_ *rttSlot, row *RTTRow) { values += row.Len() })
 		return values
 	}
-	table.prune(later, time.Hour)
-	if n := left(); n < 2*networks*9/10 || n == 2*networks {
-		t.Errorf("%d of %d values are left after one part", n, 2*networks)
-	}
-	for range 15 {
-		table.prune(later, time.Hour)
+	all := table.slots()
+	for looked := table.prune(later, time.Hour, all/16); looked < all; looked += table.prune(later, time.Hour, all/16) {
+		if n := left(); n < networks || n == 2*networks || looked < all/8 && n < 2*networks*7/10 {
+			t.Errorf("%d of %d values are left after %d of %d slots", n, 2*networks, looked, all)
+		}
 	}
 	if n := left(); n != networks || table.Len() != networks {
 		t.Errorf("%d values of %d networks are left, want the younger one of each", n, table.Len())
 	}
-	for range 16 {
-		table.prune(later.Add(time.Hour), time.Hour)
+	for looked := 0; looked < all; {
+		looked += table.prune(later.Add(time.Hour), time.Hour, 1000)
 	}
 	if table.Len() != 0 {
 		t.Errorf("%d networks are left of those too old", table.Len())

@@ -39,7 +39,7 @@ type RTTTable struct {
 	shardBits    int
 	gone         *RTTRow // stands where a network was deleted
 
-	pruning atomic.Uint32 // the shard that prune takes next
+	pruned struct{ shard, slot int } // what prune takes next; owned by who calls it
 
 	quota sync.Mutex
 	// Guarded by quota: how many rows each site has for networks that never asked here.
@@ -520,24 +520,40 @@ func (t *RTTTable) remove(sh *rttShard, sl *rttSlot) {
 	sh.live--
 }
 
-// prune drops values of one shard that are older than keep, and the rows that have none left; the next call takes the next
-// shard. All at once would take seconds where there are a million rows, and the queries' time where cores are few.
-func (t *RTTTable) prune(now time.Time, keep time.Duration) {
-	sh := &t.shards[(t.pruning.Add(1)-1)%uint32(len(t.shards))]
+// prune drops values that are older than keep, and the rows that have none left. It goes through up to most slots of a shard, whose
+// writers wait meanwhile, and the next call goes on after them. It returns how many it went through, at least one.
+func (t *RTTTable) prune(now time.Time, keep time.Duration, most int) int {
+	sh, first := &t.shards[t.pruned.shard], t.pruned.slot
 	last := t.Moment(now.Add(-keep)) // what is as old is too old
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	t.visit(sh, func(sl *rttSlot, row *RTTRow) {
-		if row.oldest > last {
-			return
+	slots := *sh.slots.Load()
+	first = min(first, len(slots)-1) // they may have become fewer
+	end := min(first+most, len(slots))
+	for i := first; i < end; i++ {
+		sl := &slots[i]
+		row := sl.row.Load()
+		if row == nil || row == t.gone || row.oldest > last {
+			continue
 		}
-		left := row.since(last)
-		if left == nil {
+		if left := row.since(last); left != nil {
+			sl.row.Store(left)
+		} else {
 			t.remove(sh, sl)
-			return
 		}
-		sl.row.Store(left)
-	})
+	}
+	if t.pruned.slot = end; end == len(slots) {
+		t.pruned.shard, t.pruned.slot = (t.pruned.shard+1)%len(t.shards), 0
+	}
+	return end - first
+}
+
+// slots returns how many slots the shards have.
+func (t *RTTTable) slots() (n int) {
+	for i := range t.shards {
+		n += len(*t.shards[i].slots.Load())
+	}
+	return n
 }
 
 // since returns the row with only those values that are newer than last; nil: there are none.

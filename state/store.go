@@ -354,13 +354,15 @@ func (s *Store) publishDue(now time.Time) time.Time {
 	return s.due
 }
 
-// A collection is how far a tick has come with who asked.
+// A collection is how far a tick has come.
 type collection struct {
-	began                  time.Time
-	asked, served, adapted int // slots, slots, and reservoirs that have had their turn
+	began time.Time
+
+	// The slots of those that asked, of their clients, the reservoirs, and the slots of round trips that have had their turn.
+	asked, served, adapted, pruned int
 }
 
-// tick collects who asked, or a piece of them, and returns when to go on.
+// tick collects who asked and drops old round trips, or does a piece of that, and returns when to go on.
 func (s *Store) tick(now time.Time) time.Time {
 	c := &s.collected
 	if c.began.IsZero() {
@@ -368,7 +370,8 @@ func (s *Store) tick(now time.Time) time.Time {
 	}
 	left := s.targets.drain(s.asked, &c.asked, pieceMost, now)
 	left = s.clients.drain(s.clientSlots, &c.served, left, now)
-	if left = s.clients.adapt(&c.adapted, left, now); left == 0 {
+	left = s.clients.adapt(&c.adapted, left, now)
+	if left = s.targets.prune(&c.pruned, left, now); left == 0 {
 		return now.Add(pieceEvery)
 	}
 	s.loads.sample(s.Snapshot(), now)
@@ -397,7 +400,7 @@ func (s *Store) decay(now time.Time) time.Duration {
 	return pieceEvery
 }
 
-// sweep forgets what is too old in the RTT table and among the targets, and finds rtt-blind sites.
+// sweep forgets what is too old among the targets, and finds rtt-blind sites.
 func (s *Store) sweep(now time.Time) {
 	blind := s.targets.sweep(now)
 	s.mu.Lock()

@@ -19,6 +19,11 @@ const (
 	askedSlotCount = 8192
 	// maxSeen bounds each of the two generations of addresses that asked only once.
 	maxSeen = 65536
+	// A tick prunes the part of the round trips that has them all pruned within pruneTicks, but no fewer than pruneLeast slots,
+	// of which pruneSlots cost as much as to take in one who asked.
+	pruneTicks = 160
+	pruneLeast = 4096
+	pruneSlots = 16
 	// rttBlindMin is the least number of resolvers that others reach for a site to be called rtt-blind.
 	rttBlindMin = 5
 	// leadFor is how long at most all sites try first the method that one of them needs. It ends at multiples of it, so that
@@ -474,16 +479,29 @@ func (ts *targets) record(site uint16, samples []RTTSample, now time.Time) {
 	}
 }
 
-// sweep drops what is too old, and returns the sites that are rtt-blind. Reports do not wait while it goes through the
-// table, but for a shard of it.
+// sweep drops the targets that nobody asks for any more, and returns the sites that are rtt-blind.
 func (ts *targets) sweep(now time.Time) map[uint16]bool {
 	ts.mu.Lock()
-	blind, table, keep := ts.survey(now), ts.table, max(rttKeep, 4*ts.cfg.Refresh)
+	defer ts.mu.Unlock()
+	return ts.survey(now)
+}
+
+// prune drops round trips that are too old, in a part of the table, of which at counts the slots that have had their turn in
+// this tick. It takes most as drain does, for pruneSlots slots each, and returns as drain does.
+func (ts *targets) prune(at *int, most int, now time.Time) int {
+	ts.mu.Lock()
+	table, keep := ts.table, max(rttKeep, 4*ts.cfg.Refresh)
 	ts.mu.Unlock()
-	if table != nil {
-		table.prune(now, keep)
+	if table == nil {
+		return most
 	}
-	return blind
+	all := table.slots()
+	for part := max(all/pruneTicks, min(all, pruneLeast)); *at < part && most > 0; {
+		n := table.prune(now, keep, pruneSlots*most)
+		*at += n
+		most -= (n + pruneSlots - 1) / pruneSlots
+	}
+	return most
 }
 
 // survey drops the targets that nobody asks for any more, and returns the sites that are rtt-blind: those that in the
