@@ -246,6 +246,12 @@ func TestGSLBDRestartsUnderLoad(t *testing.T) {
 			Eventually(t, 20*time.Second, "it hears of the sites again", func() bool {
 				return strings.Count(g.Process.Log(), `"site fresh"`) >= 2
 			})
+			// Of a query that meets one gslbd that is dead and then the other, unbound has enough, and tells so for five seconds.
+			// So the next one dies when what was under way is answered.
+			for region, r := range results {
+				since := r.asked.Load()
+				Eventually(t, 20*time.Second, "a new query from "+region, func() bool { return r.asked.Load() > since })
+			}
 		}
 	}
 	close(stop)
