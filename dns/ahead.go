@@ -7,8 +7,9 @@ import (
 	"gslbd/state"
 )
 
-// mostAhead is how many queries a Responder looks ahead at: those of a batch.
-const mostAhead = 32
+// mostAhead is how many queries a Responder looks ahead at. What those of a whole batch read has no room in the processor's
+// first cache.
+const mostAhead = 16
 
 // ahead is what a Responder needs to look ahead.
 type ahead struct {
@@ -20,8 +21,8 @@ type ahead struct {
 	loaded   uint64 // so that the compiler keeps the loads; nobody reads it
 }
 
-// LookAhead readies the processor's caches for the queries of a batch, up to mostAhead of them, which are answered one by
-// one after it; remotes[i] sent queries[i]. A query of many services from many networks waits for some thirty loads of
+// LookAhead readies the processor's caches for some queries of a batch, up to mostAhead, which are answered one by one
+// after it; remotes[i] sent queries[i]. A query of many services from many networks waits for some thirty loads of
 // memory, most of which need the one before. Here the queries take each step together, so that they wait together. No
 // answer depends on it, and where there is little to look up it does nothing.
 //

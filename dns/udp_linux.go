@@ -199,9 +199,12 @@ func (w *udpWorker) answer() {
 		w.arrived[n], w.messages[n], w.remotes[n] = i, w.queries[i][:w.in[i].n], remote
 		n++
 	}
-	r.LookAhead(w.messages[:n], w.remotes[:n])
 	w.queued = 0
 	for k, i := range w.arrived[:n] {
+		if k%mostAhead == 0 {
+			some := min(k+mostAhead, n)
+			r.LookAhead(w.messages[k:some], w.remotes[k:some])
+		}
 		in, out := &w.in[i], &w.out[w.queued]
 		local := w.local
 		out.hdr.Control = nil

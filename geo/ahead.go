@@ -6,7 +6,7 @@ import (
 )
 
 // MostAhead is how many addresses LookAhead looks at.
-const MostAhead = 32
+const MostAhead = 16
 
 // LookAhead reads what a Lookup of each of the addresses, up to MostAhead of them, will read, so that it is in the
 // processor's caches then. A lookup waits for memory at each step; here all addresses take a step before any takes the next,

@@ -4,7 +4,7 @@ import "net/netip"
 
 const (
 	// mostAhead is how many networks or services a LookAhead looks at, and membersAhead how many members of each.
-	mostAhead    = 32
+	mostAhead    = 16
 	membersAhead = 16
 
 	// largeServices and largeRows are from where on what queries read has no room in the processor's caches.
