@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -127,11 +126,6 @@ func versionText() string {
 // doubled would be a quarter of the work.
 const startGC = 800
 
-// spareProcs is how many Ps there are above one for each worker, so that the rest of gslbd runs beside the workers when all
-// are busy: the kernel then shares the cores between threads, and wakes who has a query at once, where the runtime lets a
-// goroutine go on for up to 10 ms.
-const spareProcs = 1
-
 // serve runs the server on the configuration at path until a signal stops it.
 func serve(path string) error {
 	signals := make(chan os.Signal, 2) // before the databases are read, which takes a while: neither must end the process
@@ -150,7 +144,6 @@ func serve(path string) error {
 	if err != nil {
 		return err
 	}
-	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + spareProcs)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	go func() {

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"runtime/metrics"
 	"slices"
 	"sync"
@@ -45,9 +44,6 @@ func BenchmarkStalls(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	procs := runtime.GOMAXPROCS(0)
-	runtime.GOMAXPROCS(procs + spareProcs)
-	b.Cleanup(func() { runtime.GOMAXPROCS(procs) })
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.run(ctx, nil) }()
