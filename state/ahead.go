@@ -91,10 +91,10 @@ func (t *RTTTable) lookAhead(addrs []netip.Addr) (sum uint64) {
 			n++
 		}
 	}
-	for _, sl := range slots[:n] {
-		sum += sl.hi
-	}
 	var rows [mostAhead]*RTTRow
+	for i, sl := range slots[:n] {
+		rows[i] = sl.row.Load() // the address may be read after the row only; mostly it is the network's
+	}
 	for i := range places[:n] {
 		p := &places[i]
 		rows[i] = t.row(p.slots, p.h, p.hi, p.lo)

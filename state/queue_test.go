@@ -2,6 +2,7 @@ package state
 
 import (
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 )
@@ -58,4 +59,24 @@ func TestPruneInParts(t *testing.T) {
 	if table.Len() != 0 {
 		t.Errorf("%d networks are left of those too old", table.Len())
 	}
+}
+
+// What is read ahead is written at the same time: the race detector finds a load that is not atomic.
+func TestLookAheadWhileWriting(t *testing.T) {
+	table := NewRTTTable(RTTConfig{MaxTargets: 1 << 16})
+	network := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{20, byte(i >> 8), byte(i), 1}) }
+	var written sync.WaitGroup
+	written.Go(func() {
+		for i := range 4096 {
+			table.Add(1, []RTTSample{{Resolver: network(i), RTT: time.Millisecond}}, time.Unix(1_800_000_000, 0))
+		}
+	})
+	var addrs [mostAhead]netip.Addr
+	for i := range 4096 {
+		for k := range addrs {
+			addrs[k] = network((i + 251*k) % 4096)
+		}
+		table.lookAhead(addrs[:])
+	}
+	written.Wait()
 }
