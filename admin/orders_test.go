@@ -542,7 +542,7 @@ func TestSnapshotOfOrders(t *testing.T) {
 		Members: []*state.Member{{
 			Name: "seoul", Site: site.SiteInfo, Addr: [2]netip.Addr{addr("1.1.1.1")}, Up: [2]bool{true}, InPool: true,
 			Forced: state.ForcedDrain, ForcedWhy: "alice: patches", ForcedSince: at,
-			Moved: []state.Stage{{Share: 0.5, Why: "half"}}, HandedOut: new(state.HandedOut),
+			Moved: []state.Stage{{Share: 0.5, Why: "half"}}, MemberCounts: new(state.MemberCounts),
 		}},
 	}
 	snap := &state.Snapshot{Services: []*state.Service{svc}, Sites: []*state.Site{site}, RTT: new(state.RTTTable)}

@@ -259,7 +259,7 @@ func (pic *picture) holding(service, member string) []*evacuation {
 func (z *zone) add(svc *state.Service, m *state.Member) {
 	z.members = append(z.members, zoneMember{svc, m})
 	z.ttl = max(z.ttl, time.Duration(svc.TTL)*time.Second)
-	if m.HandedOut != nil {
+	if m.MemberCounts != nil {
 		z.cached = later(z.cached, m.HandedOut.Until())
 	}
 }

@@ -30,10 +30,10 @@ import (
 // to its reports say, and the resources of the operator's program. It outlives the gslbd that are opened on it.
 type world struct {
 	t         *testing.T
-	servers   map[string]string // state, by SITE/VIRTUAL SERVER/NAME
-	ours      map[string]bool   // that the agent has drained
-	silent    map[string]bool   // sites that do not report
-	handedOut *state.HandedOut  // of all members; nil: nothing is known
+	servers   map[string]string   // state, by SITE/VIRTUAL SERVER/NAME
+	ours      map[string]bool     // that the agent has drained
+	silent    map[string]bool     // sites that do not report
+	handedOut *state.MemberCounts // of all members; nil: nothing is known
 	// stubborn agents drain nothing, since their file forbids it
 	stubborn bool
 	dir      string // of the program's resources: a file each, with zone and state
@@ -194,7 +194,7 @@ func (w *world) view(c *Control) *view {
 		vs := strings.TrimSuffix(map[string]string{"www.example.com": "web/", "api.example.com": "api/"}[svc.Name], "/")
 		for _, m := range svc.Members {
 			mb := *m
-			mb.Site, mb.HandedOut = sites[m.Site.Name].SiteInfo, w.handedOut
+			mb.Site, mb.MemberCounts = sites[m.Site.Name].SiteInfo, w.handedOut
 			for name, st := range w.servers {
 				if strings.HasPrefix(name, mb.Site.Name+"/"+vs+"/") {
 					mb.HasServers = true
@@ -894,8 +894,8 @@ func TestAgentsWaitForCachedAnswers(t *testing.T) {
 		w := newWorld(t)
 		c := w.open(t.TempDir())
 		defer c.Close()
-		w.handedOut = c.opts.Store.Snapshot().Services[0].Members[0].HandedOut
-		w.handedOut.Mark(time.Now(), 300)
+		w.handedOut = c.opts.Store.Snapshot().Services[0].Members[0].MemberCounts
+		w.handedOut.HandedOut.Mark(time.Now(), 300)
 		mustEvacuate(t, c, evacuationOf("apne2-az1", TypeMember, TypeAgent))
 		w.pass(299*time.Second, c)
 		w.expectStates(c, "member evacuating, agent waiting", "member: waits for cached answers to expire, 2 s left", "agent: begins when cached answers have expired, in 7 s")

@@ -42,14 +42,14 @@ func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
 	before, start := r.an, r.n
 	switch d.Kind {
 	case policy.Answer:
-		if d.N > 0 && !d.Members[0].Addr[family].IsValid() { // it has a CNAME target instead
+		if d.N > 0 && !d.Address(0, family).IsValid() { // it has a CNAME target instead
 			return r.putTarget(s, nm)
 		}
-		for _, m := range d.Members[:d.N] {
-			if !r.putAddress(nm.at, m.Addr[family], d.TTL) {
+		for i := range d.N {
+			if !r.putAddress(nm.at, d.Address(i, family), d.TTL) {
 				return nil
 			}
-			m.HandedOut.Mark(r.now, d.TTL)
+			d.Counts(i).HandedOut.Mark(r.now, d.TTL)
 		}
 	case policy.LastResort:
 		for _, addr := range svc.LastResort {
@@ -157,9 +157,8 @@ func (r *Responder) account(s *service, svc *state.Service, family state.Family)
 	d := &r.decided
 	member := -1
 	if d.Kind == policy.Answer && d.N > 0 {
-		first := d.Members[0]
-		member = first.Index
-		first.Select(family, d.Apart)
+		member = d.Index(0)
+		d.Select(family)
 	}
 	svc.Counters.Add(r.shard, uint8(d.Reason), member)
 	if r.store != nil {

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"math"
 	"time"
 
 	"gslbd/state"
@@ -75,7 +76,7 @@ func (q *Query) grow(members int) {
 //
 // Hot path: it does not allocate unless q is traced. It costs some tens of nanoseconds a metric and candidate.
 func (c *Chain) Decide(q *Query, d *Decision) {
-	*d = Decision{TTL: q.Service.TTL}
+	d.Kind, d.N, d.Reason, d.TTL, d.AllDown, d.Empty, d.Apart = Answer, 0, 0, q.Service.TTL, false, false, false // N says how many Members count
 	q.Scope = 0
 	q.scratch.client, q.scratch.ready, q.scratch.apart = client{}, false, false
 	if q.Trace != nil {
@@ -115,7 +116,10 @@ func (c *Chain) Decide(q *Query, d *Decision) {
 			}
 		}
 		first := q.scratch.set[0].Member
-		d.Members[d.N] = first
+		d.Members[d.N], d.ready[d.N] = first, nil
+		if q.scratch.ready {
+			d.ready[d.N] = &q.Service.Ready[q.Family].Candidates[q.scratch.set[0].ready]
+		}
 		if d.N+1 == answers {
 			continue // nobody reads the rest
 		}
@@ -166,8 +170,8 @@ func (c *Chain) Prepare(svc *state.Service) {
 			return // a staged order moves some clients away
 		}
 	}
-	if svc.SlowStart > 0 {
-		return // it holds some clients back, and not for ever
+	if svc.SlowStart > 0 || len(svc.Members) > math.MaxUint16 {
+		return // it holds some clients back, and not for ever; or they have no room in a ReadyCandidate
 	}
 	q := NewQuery(len(svc.Members))
 	q.Service = svc
@@ -179,9 +183,13 @@ func (c *Chain) Prepare(svc *state.Service) {
 			m := q.scratch.all[i].Member
 			up = up || m.Up[q.Family]
 			all = append(all, state.ReadyCandidate{
-				Member: m, Selected: m.Selected, Weight: int32(m.Weight), Site: int32(m.Site.Index), Preference: int16(m.Preference),
-				Down: c.health >= 0 && !m.Up[q.Family],
+				Member: m, Counts: m.MemberCounts, Weight: int32(m.Weight), Preference: int16(m.Preference),
+				Index: uint16(m.Index), Site: uint16(m.Site.Index), Down: c.health >= 0 && !m.Up[q.Family],
 			})
+			if addr := m.Addr[state.V4]; addr.IsValid() {
+				r := &all[len(all)-1]
+				r.Addr4, r.HasAddr4 = addr.As4(), true
+			}
 		}
 		if up && len(all) > first { // else there is nobody, or on_all_down has a say
 			svc.Ready[q.Family] = state.Ready{Candidates: all[first:len(all):len(all)], Reason: uint8(reason), Skip: c.disabled | c.idle(q)}
@@ -218,8 +226,8 @@ func (q *Query) collect(set []Candidate) []Candidate {
 	for i := range ready {
 		r := &ready[i]
 		c := &set[i] // field by field: a whole Candidate would be made elsewhere and copied
-		c.Member, c.Site, c.Selected = r.Member, q.Snapshot.Sites[r.Site], r.Selected
-		c.Weight, c.Preference, c.Rejected = r.Weight, r.Preference, r.Down
+		c.Member, c.Site, c.Counts = r.Member, q.Snapshot.Sites[r.Site], r.Counts
+		c.Weight, c.Preference, c.ready, c.Rejected = r.Weight, r.Preference, uint16(i), r.Down
 	}
 	return set
 }
@@ -306,10 +314,10 @@ func (q *Query) gather(name string, staged bool) Reason {
 	for _, m := range q.Service.Members {
 		in := pooled(m, staged)
 		if in && m.Has(q.Family) {
-			s.all = append(s.all, Candidate{Member: m, Selected: m.Selected, Weight: int32(m.Weight), Preference: int16(m.Preference)})
+			s.all = append(s.all, Candidate{Member: m, Counts: m.MemberCounts, Weight: int32(m.Weight), Preference: int16(m.Preference)})
 			continue
 		}
-		s.aside = append(s.aside, Candidate{Member: m, Selected: m.Selected, Weight: int32(m.Weight), Preference: int16(m.Preference)})
+		s.aside = append(s.aside, Candidate{Member: m, Counts: m.MemberCounts, Weight: int32(m.Weight), Preference: int16(m.Preference)})
 		if q.Trace != nil {
 			why := "no " + q.Family.String() + " address"
 			if !in {

@@ -323,7 +323,7 @@ func copyOf(svc *state.Service) *state.Service {
 	out.Members = make([]*state.Member, len(svc.Members))
 	for i, m := range svc.Members {
 		members[i] = *m
-		members[i].Selected, members[i].SelectedApart = m.Selected.Clone(), m.SelectedApart.Clone()
+		members[i].MemberCounts, members[i].SelectedApart = m.MemberCounts.Clone(), m.SelectedApart.Clone()
 		out.Members[i] = &members[i]
 	}
 	out.Ready = [2]state.Ready{} // of the other members
@@ -386,7 +386,7 @@ func (c *Chain) Serve(q *Query, d *Decision) {
 	q.Turn = q.Service.Rotation.Turn[q.Family].Add(1) - 1
 	c.Decide(q, d)
 	if d.Kind == Answer && d.N > 0 {
-		d.Members[0].Select(q.Family, d.Apart)
+		d.Select(q.Family)
 	}
 }
 

@@ -89,7 +89,7 @@ func newWorld(names ...string) *world {
 				netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}),
 				netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 2: 0xd, 3: 0xb8, 15: byte(i + 1)}),
 			},
-			Up: [2]bool{true, true}, Selected: &state.Selections{}, SelectedApart: &state.Selections{},
+			Up: [2]bool{true, true}, MemberCounts: &state.MemberCounts{}, SelectedApart: &state.Selections{},
 		})
 	}
 	return w
@@ -131,10 +131,23 @@ func (w *world) decide(c *policy.Chain, set ...func(*policy.Query)) (string, pol
 	}
 	var d policy.Decision
 	c.Decide(q, &d)
-	if ready, scope := w.prepared(c, q); ready != d || scope != q.Scope {
+	if ready, scope := w.prepared(c, q); !same(&ready, &d, q.Family) || scope != q.Scope {
 		panic(fmt.Sprintf("decided %s, scope %d; with what was prepared %s, scope %d", answers(&d), q.Scope, answers(&ready), scope))
 	}
 	return answers(&d), d, q.Trace
+}
+
+// same reports whether two decisions are the same, and say the same of their members.
+func same(a, b *policy.Decision, f state.Family) bool {
+	if a.Kind != b.Kind || a.N != b.N || a.Reason != b.Reason || a.TTL != b.TTL || a.AllDown != b.AllDown || a.Empty != b.Empty || a.Apart != b.Apart {
+		return false
+	}
+	for i := range a.N {
+		if a.Members[i] != b.Members[i] || a.Address(i, f) != b.Address(i, f) || a.Index(i) != b.Index(i) || a.Counts(i) != b.Counts(i) {
+			return false
+		}
+	}
+	return true
 }
 
 // prepared decides q as serving does, with what the chain prepares of the service, and returns the decision and its scope.

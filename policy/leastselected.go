@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"gslbd/state"
@@ -21,17 +22,23 @@ func newLeastSelected(o StepOptions) (Metric, error) {
 	return leastSelected{halfLife: o.HalfLife}, nil
 }
 
+// perWeight returns what a candidate's count is for its weight.
+func perWeight(count *atomic.Int64, c *Candidate) float64 {
+	return float64(count.Load()) / state.SelectedUnit / weight(c)
+}
+
 // Keep implements Metric.
 func (leastSelected) Keep(q *Query, set []Candidate) int {
 	for i := range set {
 		c := &set[i]
 		c.Value, c.NoData = 0, false
-		s := c.Selected
-		if q.scratch.apart {
-			s = c.SelectedApart
-		}
-		if s != nil {
-			c.Value = float64(s[q.Family].Load()) / state.SelectedUnit / weight(c)
+		switch {
+		case q.scratch.apart:
+			if s := c.SelectedApart; s != nil {
+				c.Value = perWeight(&s[q.Family], c)
+			}
+		case c.Counts != nil:
+			c.Value = perWeight(&c.Counts.Selected[q.Family], c)
 		}
 	}
 	q.numbers(set, func(c *Candidate) string { return fmt.Sprintf("%.4g selections", c.Value*weight(c)) })

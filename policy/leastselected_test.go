@@ -27,7 +27,7 @@ func TestLeastSelected(t *testing.T) {
 		{"nobody was", func(*world) {}, "a=0 selections b=0 selections c=0 selections | ", "kept all"},
 		{"nobody is counted", func(w *world) {
 			for _, m := range w.Members {
-				m.Selected, m.SelectedApart = nil, nil
+				m.MemberCounts, m.SelectedApart = nil, nil
 			}
 		}, "a=0 selections b=0 selections c=0 selections | ", "kept all"},
 		{"the fewest", func(w *world) { count(w, "a", 3); count(w, "b", 2.5); count(w, "c", 4) }, "b=2.5 selections | a=3 selections c=4 selections", "decided"},

@@ -287,11 +287,7 @@ func (n *naive) metric(o policy.StepOptions, set group) group {
 		return best(set, func(m *state.Member) (float64, bool) { return -float64(m.Preference), true }, equal)
 	case "least-selected":
 		return best(set, func(m *state.Member) (float64, bool) {
-			s := m.Selected
-			if n.apart() {
-				s = m.SelectedApart
-			}
-			return float64(s[n.f].Load()) / state.SelectedUnit / weight(m), true
+			return float64(m.Selections(n.apart())[n.f].Load()) / state.SelectedUnit / weight(m), true
 		}, equal)
 	case "static":
 		return set
@@ -417,7 +413,7 @@ func checkAgainstNaive(t *testing.T, d dice) {
 	if got != traced || scope != q.Scope {
 		t.Fatalf("a trace changes the decision: %s, scope %d; traced %s, scope %d", spell(&got), scope, spell(&traced), q.Scope)
 	}
-	if ready, scope := w.prepared(c, q); ready != got || scope != q.Scope {
+	if ready, scope := w.prepared(c, q); !same(&ready, &got, q.Family) || scope != q.Scope {
 		t.Fatalf("what is prepared changes the decision: %s, scope %d; prepared %s, scope %d", spell(&got), q.Scope, spell(&ready), scope)
 	}
 	if want := n.decide(); spell(&got) != want {
@@ -516,7 +512,7 @@ func TestMissingEverywhereIsDisabled(t *testing.T) {
 		},
 		"geo":             func(_ *world, m *state.Member) { m.Site.Location = &state.Location{} },
 		"connection-load": func(w *world, m *state.Member) { w.snapshot.SiteOf(m).HasNewSessions = false },
-		"least-selected":  func(_ *world, m *state.Member) { m.Selected, m.SelectedApart = nil, nil },
+		"least-selected":  func(_ *world, m *state.Member) { m.MemberCounts, m.SelectedApart = nil, nil },
 		"headroom":        func(w *world, m *state.Member) { w.snapshot.SiteOf(m).HasSessions = false },
 		"active-servers":  func(_ *world, m *state.Member) { m.HasServers = false },
 		"probe-latency":   func(_ *world, m *state.Member) { m.HasLatency = [2]bool{} },

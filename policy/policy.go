@@ -24,13 +24,14 @@ type Metric interface {
 // members that others are preferred to.
 type Candidate struct {
 	*state.Member
-	Site       *state.Site       // as it is known in the query's snapshot
-	Value      float64           // the number that the present metric compares; scratch
-	Selected   *state.Selections // Member.Selected
-	Weight     int32             // Member.Weight
-	Preference int16             // Member.Preference
-	NoData     bool              // the present metric has no fresh data for it; scratch
-	Rejected   bool              // health rejects it: down, or held back from this client by slow start; false where health is off
+	Site       *state.Site         // as it is known in the query's snapshot
+	Value      float64             // the number that the present metric compares; scratch
+	Counts     *state.MemberCounts // Member.MemberCounts
+	Weight     int32               // Member.Weight
+	Preference int16               // Member.Preference
+	ready      uint16              // where it stands in the service's Ready.Candidates, if it comes from there
+	NoData     bool                // the present metric has no fresh data for it; scratch
+	Rejected   bool                // health rejects it: down, or held back from this client by slow start; false where health is off
 }
 
 // A Query is one question to a policy, and the scratch that deciding it needs. It belongs to one worker, which reuses
@@ -92,5 +93,40 @@ type Decision struct {
 	TTL     uint32                    // seconds: the service's, or at most 10 where on_all_down or an empty set answers; for NODATA a ceiling, or NoCeiling
 	AllDown bool                      // on_all_down answered
 	Empty   bool                      // there was no candidate at all
-	Apart   bool                      // the first is counted in the rotation apart: see state.Member.Selected
+	Apart   bool                      // the first is counted in the rotation apart: see state.MemberCounts
+
+	ready [MaxAnswers]*state.ReadyCandidate // what Chain.Prepare has put together of Members; nil: nothing
+}
+
+// Address returns the i-th member's of a family. It is the zero Addr where the member has a CNAME target instead.
+func (d *Decision) Address(i int, f state.Family) netip.Addr {
+	if r := d.ready[i]; r != nil && r.HasAddr4 && f == state.V4 {
+		return netip.AddrFrom4(r.Addr4)
+	}
+	return d.Members[i].Addr[f]
+}
+
+// Index returns the i-th member's.
+func (d *Decision) Index(i int) int {
+	if r := d.ready[i]; r != nil {
+		return int(r.Index)
+	}
+	return d.Members[i].Index
+}
+
+// Counts returns the i-th member's.
+func (d *Decision) Counts(i int) *state.MemberCounts {
+	if r := d.ready[i]; r != nil {
+		return r.Counts
+	}
+	return d.Members[i].MemberCounts
+}
+
+// Select counts that the first member was answered first. Hot path: one atomic addition.
+func (d *Decision) Select(f state.Family) {
+	if d.Apart {
+		d.Members[0].Select(f, true)
+		return
+	}
+	d.Counts(0).Selected[f].Add(state.SelectedUnit)
 }

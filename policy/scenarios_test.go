@@ -140,7 +140,7 @@ func (s *scenario) world(t *testing.T) *world {
 	for i, c := range s.Members {
 		m := &state.Member{
 			Name: c.Name, Index: i, CNAME: c.CNAME, Weight: 100, Preference: 100, InPool: !c.OutOfPool,
-			Hash: state.HashName(c.Name), Selected: &state.Selections{},
+			Hash: state.HashName(c.Name), MemberCounts: &state.MemberCounts{},
 		}
 		site := sites[c.Site]
 		if site == nil {

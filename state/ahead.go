@@ -35,7 +35,7 @@ func (s *Snapshot) LookAhead(services []*Service, addrs []netip.Addr, shard int)
 	}
 	sum += s.RTT.lookAhead(addrs) + s.Geo.LookAhead(addrs)
 	for _, svc := range services {
-		sum += svc.Rotation.Turn[V4].Load() + svc.recent.mask.Load() + uint64(svc.Counters.stride)
+		sum += svc.Rotation.Turn[V4].Load() + uint64(svc.Counters.reasons) // what else is counted there stands with these
 	}
 	for _, svc := range services {
 		c := svc.candidatesAhead()
@@ -46,22 +46,13 @@ func (s *Snapshot) LookAhead(services []*Service, addrs []netip.Addr, shard int)
 	for _, svc := range services {
 		c := svc.candidatesAhead()
 		for i := 0; i < len(c); i += 2 { // two on a line
-			sum += uint64(c[i].Selected[V4].Load())
-		}
-	}
-	for _, svc := range services { // who will be chosen is not known yet
-		c := svc.candidatesAhead()
-		for i := range c {
-			sum += uint64(c[i].Member.Index)
+			sum += uint64(c[i].Counts.Selected[V4].Load())
 		}
 	}
 	for _, svc := range services {
 		c := svc.Counters
-		shard %= len(c.decisions)
-		sum += c.decisions[shard].reasons[0].Load() + c.decisions[shard].reasons[lineCells].Load()
-		if len(c.cells) > 0 {
-			sum += c.cells[shard*c.stride].Load()
-		}
+		cells := c.cells.all[c.cells.of(shard):]
+		sum += cells[0].Load() + cells[c.reasons].Load() + cells[c.reasons+lineCells].Load()
 	}
 	return sum
 }

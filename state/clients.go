@@ -42,12 +42,12 @@ type Client struct {
 // which write to different ones do not contend.
 type clientSlots [clientSlotCount]clientSlot
 
-// A clientSlot is owned as an askedSlot is.
+// A clientSlot is owned as an askedSlot is: by whoever took it from free, or from full, to busy. Nobody else reads it.
 type clientSlot struct {
 	state   atomic.Uint32
-	service atomic.Uint32
-	words   [4]atomic.Uint64 // LDNS, and the address of the prefix; IPv4 as mapped into IPv6
-	meta    atomic.Uint32    // see clientMeta
+	words   [4]uint64 // LDNS, and the address of the prefix; IPv4 as mapped into IPv6
+	service uint32
+	meta    uint32
 	_       [16]byte
 }
 
@@ -61,8 +61,7 @@ const (
 // query's; a share of the calls for a service that is asked often does nothing more. Hot path: no lock, no allocation,
 // and nothing is written that other workers must read.
 func (s *Store) Served(service *Service, ldns netip.Addr, ecs netip.Prefix, chance uint64) {
-	r := service.recent
-	if r == nil || chance&r.mask.Load() != 0 || !ldns.IsValid() {
+	if service.sampled == nil || chance&service.sampled.Load() != 0 || !ldns.IsValid() {
 		return
 	}
 	s.clientSlots.note(service.id, ldns, ecs, chance>>32)
@@ -75,20 +74,17 @@ func (c *clientSlots) note(service uint32, ldns netip.Addr, ecs netip.Prefix, at
 			continue
 		}
 		hi, lo := halves(ldns)
-		sl.words[0].Store(hi)
-		sl.words[1].Store(lo)
+		sl.words[0], sl.words[1] = hi, lo
 		meta := uint32(0)
 		if ecs.IsValid() {
 			hi, lo = halves(ecs.Addr())
-			sl.words[2].Store(hi)
-			sl.words[3].Store(lo)
+			sl.words[2], sl.words[3] = hi, lo
 			meta = uint32(ecs.Bits()) | clientHasECS
 			if ecs.Addr().Is4() {
 				meta |= clientECSIsV4
 			}
 		}
-		sl.meta.Store(meta)
-		sl.service.Store(service)
+		sl.meta, sl.service = meta, service
 		sl.state.Store(slotFull)
 		return
 	}
@@ -101,7 +97,7 @@ func (c *clientSlots) note(service uint32, ldns netip.Addr, ecs netip.Prefix, at
 // that about as many come in each second: within a second clients count by how often they ask, and the busy seconds of a
 // busy service count no more than the others.
 type reservoir struct {
-	mask atomic.Uint64 // a query whose chance has none of these bits is sampled
+	mask *atomic.Uint64 // fixed at construction; a query whose chance has none of these bits is sampled
 
 	// Guarded by clients.mu.
 	kept    []keptClient
@@ -164,11 +160,8 @@ func (c *clients) drain(slots *clientSlots, at *int, most int, now time.Time) in
 		if sl.state.Load() != slotFull || !sl.state.CompareAndSwap(slotFull, slotBusy) {
 			continue
 		}
-		k := keptClient{at: second, meta: sl.meta.Load()}
-		for w := range k.words {
-			k.words[w] = sl.words[w].Load()
-		}
-		r := c.all[sl.service.Load()]
+		k := keptClient{at: second, meta: sl.meta, words: sl.words}
+		r := c.all[sl.service]
 		sl.state.Store(slotFree)
 		if r != nil {
 			r.add(k, c.most)

@@ -34,7 +34,7 @@ type service struct {
 	ordered         bool // orders have changed since the pool was last judged
 
 	rotation  *Rotation
-	counters  *Counters
+	counters  *Counters // nil in a preview
 	recent    *reservoir
 	decayedAt time.Time
 	poolMoved time.Time // when the pool, or that of staged orders, was last left; zero: it is not known to have been
@@ -55,8 +55,8 @@ type member struct {
 	listed      map[string]string // the agent that last listed a virtual server that the member names
 	servers     serverCount
 	transitions uint64
-	selected    [2]*Selections // of Member.Selected and Member.SelectedApart
-	handedOut   *HandedOut
+	counts      *MemberCounts
+	apart       *Selections // of Member.SelectedApart
 }
 
 // member returns the member of this name, or nil. A map would take more memory than the few members.
@@ -199,15 +199,18 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 	members := sc.Members
 	sc.Members = nil
 
-	svc := &service{rotation: new(Rotation), recent: new(reservoir), began: now, poolSince: now, decayedAt: now}
+	svc := &service{began: now, poolSince: now, decayedAt: now}
 	if old != nil {
 		*svc = *old
+	} else {
+		counts := new(serviceCounts)
+		svc.rotation, svc.counters, svc.recent = &counts.rotation, &counts.counters, &reservoir{mask: &counts.sampled}
 	}
 	svc.cfg = sc
 	svc.id = s.serviceID(sc.Name)
 	svc.members = make([]*member, 0, len(members))
 	var fresh []member // one allocation for those that are new
-	var counts []memberCounts
+	var counts []MemberCounts
 	var apart []Selections
 	svc.hasBackups = false
 	names := make([]string, 0, len(members))
@@ -234,9 +237,10 @@ func (s *Store) configureService(old *service, sc ServiceConfig, now time.Time) 
 		if m == nil || m.site.cfg.Name != mc.Site {
 			if fresh == nil {
 				fresh = make([]member, 0, len(members)-i)
-				counts, apart = make([]memberCounts, len(members)), make([]Selections, len(members))
+				counts, apart = make([]MemberCounts, len(members)), make([]Selections, len(members))
 			}
-			fresh = append(fresh, member{selected: [2]*Selections{&counts[i].selected, &apart[i]}, handedOut: counts[i].handedOut.start(s.began, now, longestTTL)})
+			fresh = append(fresh, member{counts: &counts[i], apart: &apart[i]})
+			counts[i].HandedOut.start(s.began, now, longestTTL)
 			m = &fresh[len(fresh)-1]
 		} else if m.cfg.Role != mc.Role || m.cfg.Weight <= 0 {
 			joining = append(joining, m)

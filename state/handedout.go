@@ -17,11 +17,10 @@ type HandedOut struct {
 const handedOutSlack = time.Second
 
 // start sets what is known of a member that is new here: nothing. The process before this one, or the member under
-// another name, may have been in an answer a moment ago. It returns h.
-func (h *HandedOut) start(since *time.Time, now time.Time, ttl uint32) *HandedOut {
+// another name, may have been in an answer a moment ago.
+func (h *HandedOut) start(since *time.Time, now time.Time, ttl uint32) {
 	h.since = since
 	h.until.Store(int64(now.Sub(*since) + seconds(ttl)))
-	return h
 }
 
 func seconds(ttl uint32) time.Duration { return time.Duration(ttl) * time.Second }

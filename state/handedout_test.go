@@ -97,7 +97,7 @@ func BenchmarkHandedOut(b *testing.B) {
 		b.Fatal(err)
 	}
 	s.Configure(oneService(30, "a", "b"))
-	h := s.Snapshot().Services[0].Members[0].HandedOut
+	h := &s.Snapshot().Services[0].Members[0].HandedOut
 	b.RunParallel(func(p *testing.PB) {
 		now := time.Now()
 		for i := 0; p.Next(); i++ {

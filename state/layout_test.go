@@ -13,6 +13,7 @@ func TestHotFieldsStandTogether(t *testing.T) {
 		m   Member
 		st  Site
 		in  SiteInfo
+		n   serviceCounts
 	)
 	for name, c := range map[string]struct {
 		end   uintptr // of the last field of those
@@ -22,6 +23,7 @@ func TestHotFieldsStandTogether(t *testing.T) {
 		"Service, to decide":          {unsafe.Offsetof(svc.Ready) + unsafe.Sizeof(svc.Ready), 2},
 		"Member, to answer it":        {unsafe.Offsetof(m.Addr) + unsafe.Sizeof(m.Addr[V4]), 1}, // by IPv4
 		"Member, to compare it":       {unsafe.Offsetof(m.Preference) + unsafe.Sizeof(m.Preference), 2},
+		"serviceCounts, to count":     {unsafe.Offsetof(n.counters) + unsafe.Offsetof(n.counters.own) + unsafe.Sizeof(n.counters.own), 1},
 		"Site, to compare it":         {unsafe.Offsetof(st.NewSessions) + unsafe.Sizeof(st.NewSessions), 1},
 		"SiteInfo, to compare places": {unsafe.Offsetof(in.Location) + unsafe.Sizeof(in.Location), 1},
 	} {
@@ -29,8 +31,11 @@ func TestHotFieldsStandTogether(t *testing.T) {
 			t.Errorf("%s: %d octets are more than %d cache lines", name, c.end, c.lines)
 		}
 	}
-	if size := unsafe.Sizeof(memberCounts{}); line%size != 0 {
+	if size := unsafe.Sizeof(MemberCounts{}); line%size != 0 {
 		t.Errorf("what queries write of a member takes %d octets, which may cross a line", size)
+	}
+	if size := unsafe.Sizeof(ReadyCandidate{}); line%size != 0 {
+		t.Errorf("a ReadyCandidate takes %d octets, which may cross a line", size)
 	}
 	// Members of a service lie one after the other.
 	if size := unsafe.Sizeof(m); size%line != 0 {

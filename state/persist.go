@@ -581,7 +581,7 @@ func (s *Store) capture(now time.Time) *fileState {
 				Counted: m.servers.known, Servers: m.servers.size, ServersUp: m.servers.up, Fresh: m.countsServers(),
 				Listed: maps.Clone(m.listed),
 			}
-			for i, selected := range m.selected {
+			for i, selected := range m.rotations() {
 				for f := range selected {
 					fm.Selected[i][f] = selected[f].Load()
 				}
@@ -699,7 +699,7 @@ func (s *Store) restore(f *fileState, now time.Time) {
 			}
 			for i, counts := range fm.Selected {
 				for f, n := range counts {
-					m.selected[i][f].Store(max(n, 0))
+					m.rotations()[i][f].Store(max(n, 0))
 				}
 			}
 			if fm.Counted && fm.Servers >= 0 && fm.Servers <= math.MaxInt32 {

@@ -255,12 +255,12 @@ func TestRenamedMembersKeepTheirHealth(t *testing.T) {
 		}
 		r.settle()
 		r.want(false, "ig-a", "ig-c", "ig-d")
-		count := r.member("www.example.com", "ig-b").Selected
+		count := r.member("www.example.com", "ig-b").MemberCounts
 		for _, name := range []string{"-new", "", "-newer"} {
 			r.s.Configure(config(name))
 			r.want(false, "ig-a"+name, "ig-c"+name, "ig-d"+name)
 			r.want(true, "ig-b"+name)
-			if m := r.member("www.example.com", "ig-b"+name); m.Hash != state.HashName("ig-b"+name) || m.Selected != count {
+			if m := r.member("www.example.com", "ig-b"+name); m.Hash != state.HashName("ig-b"+name) || m.MemberCounts != count {
 				t.Errorf("%s: of another hash, or counted anew", m.Name)
 			}
 			if svc := r.service(); svc.Pool != state.Backup || svc.PoolTransitions != 1 {

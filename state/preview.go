@@ -45,9 +45,7 @@ func (svc *service) copy() *service {
 	for i, m := range svc.members {
 		n := &members[i]
 		*n = *m
-		for rotation, s := range m.selected {
-			n.selected[rotation] = s.Clone()
-		}
+		n.counts, n.apart = m.counts.Clone(), m.apart.Clone()
 		for f := range n.health {
 			n.health[f].flips = slices.Clip(m.health[f].flips)
 		}

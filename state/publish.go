@@ -128,7 +128,7 @@ func (svc *service) snapshot(now time.Time) *Service {
 		Unlatched: svc.unlatched(), StagedPool: svc.stagedPool, MinServing: svc.cfg.MinServing,
 		Rotation: svc.rotation, Counters: svc.counters,
 		Members: make([]*Member, len(svc.members)),
-		id:      svc.id, usesRTT: svc.cfg.UsesRTT, recent: svc.recent,
+		id:      svc.id, usesRTT: svc.cfg.UsesRTT, sampled: svc.recent.mask,
 	}
 	if until := svc.hold.since.Add(svc.cfg.FailbackDelay); !svc.hold.since.IsZero() && until.After(now) {
 		out.HeldUntil = until
@@ -171,8 +171,7 @@ func (m *member) snapshot(index int, svc *service) Member {
 		Name: m.cfg.Name, Index: index, Site: m.site.info, Addr: m.cfg.Addresses, CNAME: m.cfg.CNAME,
 		Weight: m.cfg.Weight, Preference: m.cfg.Preference, Role: m.cfg.Role, Hash: m.hash,
 		InPool: m.cfg.Role == svc.pool, InStagedPool: m.cfg.Role == svc.stagedPool,
-		Forced: m.forced, ForcedWhy: m.forcedWhy, ForcedSince: m.forcedSince, Moved: m.moved, Transitions: m.transitions, Selected: m.selected[0], SelectedApart: m.selected[1],
-		HandedOut: m.handedOut,
+		Forced: m.forced, ForcedWhy: m.forcedWhy, ForcedSince: m.forcedSince, Moved: m.moved, Transitions: m.transitions, MemberCounts: m.counts, SelectedApart: m.apart,
 	}
 	if m.servers.known && m.servers.fresh && m.site.freshness == Fresh {
 		out.HasServers, out.ServersUp, out.Servers = true, m.servers.up, m.servers.size

@@ -200,7 +200,7 @@ func said(s *state.Snapshot) (all []state.Service) {
 		out.Rotation, out.Counters, out.Members = nil, nil, nil
 		for _, m := range svc.Members {
 			n := *m
-			n.Selected, n.SelectedApart, n.HandedOut = nil, nil, nil
+			n.MemberCounts, n.SelectedApart = nil, nil
 			out.Members = append(out.Members, &n)
 		}
 		all = append(all, out)

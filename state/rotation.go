@@ -15,6 +15,13 @@ type Rotation struct {
 	Turn [2]atomic.Uint64
 }
 
+// serviceCounts is what queries count of a service. What they read and write of every one stands on one line.
+type serviceCounts struct {
+	rotation Rotation
+	sampled  atomic.Uint64 // see reservoir
+	counters Counters
+}
+
 // SelectedUnit is what one selection adds to a Selections counter. Counters are fixed point, so that the decay folded
 // in at publication leaves equal counts equal.
 const SelectedUnit = 1 << 16
@@ -23,64 +30,102 @@ const SelectedUnit = 1 << 16
 // SelectedUnit. It is kept by service and member name.
 type Selections [2]atomic.Int64
 
-// memberCounts is what queries write of a member, but for the rotation apart: two members share a line.
-type memberCounts struct {
-	selected  Selections // of Member.Selected
-	handedOut HandedOut
+// MemberCounts is what queries write of a member, but for the rotation apart: two members share a line.
+type MemberCounts struct {
+	// What least-selected compares. Clients that a staged order, shedding or slow start holds back from a member rotate
+	// apart from the others (Member.SelectedApart): what they are answered instead would else be made up for by sending the
+	// others to that member. Atomic.
+	Selected  Selections
+	HandedOut HandedOut // atomic
+}
+
+// Clone returns a copy that counts on its own; of nil, one that has counted nothing.
+func (c *MemberCounts) Clone() *MemberCounts {
+	out := new(MemberCounts)
+	if c != nil {
+		out.Selected.copy(&c.Selected)
+		out.HandedOut.since = c.HandedOut.since
+		out.HandedOut.until.Store(c.HandedOut.until.Load())
+	}
+	return out
 }
 
 // Clone returns a copy that counts on its own; of nil, one that has counted nothing.
 func (s *Selections) Clone() *Selections {
 	c := new(Selections)
 	if s != nil {
-		for f := range s {
-			c[f].Store(s[f].Load())
-		}
+		c.copy(s)
 	}
 	return c
 }
 
+func (s *Selections) copy(from *Selections) {
+	for f := range s {
+		s[f].Store(from[f].Load())
+	}
+}
+
 // Select counts that the member was answered first, to a client that nothing is held back from, or in the rotation
-// apart (see Member.Selected). Hot path: one atomic addition.
+// apart (see MemberCounts). Hot path: one atomic addition.
 func (m *Member) Select(f Family, apart bool) { m.Selections(apart)[f].Add(SelectedUnit) }
 
 // Selections returns the member's counts in one of the two rotations; nil in a Member that no Store made.
 func (m *Member) Selections(apart bool) *Selections {
-	if apart {
+	switch {
+	case apart:
 		return m.SelectedApart
+	case m.MemberCounts == nil:
+		return nil
 	}
-	return m.Selected
+	return &m.Selected
 }
 
 // Counters counts the outcomes of one service. It is sharded by worker, so that cores do not contend, and summed when
 // scraped. It is kept by the service's name, and what it counts of a member by the member's. All methods are safe for
 // concurrent use.
 type Counters struct {
-	// Fixed at construction. When the members change, new Counters share the shards of the old ones, so that nothing is
-	// lost that a reader of an older snapshot still adds.
-	decisions []decisionShard
-	answerCells
-	moved   []answerCells // by member, whose cells are the first of these; nil: they are those of the members in their order
+	// Fixed once there are members. When those change, new Counters share the cells of the old ones, so that nothing is lost
+	// that a reader of an older snapshot still adds.
+
+	cells   shardedCells   // of a shard those of the members' answers, filled up to whole cache lines, then those of the reasons
+	reasons int32          // where of a shard those of the reasons begin
+	own     int32          // how many members have their answers in cells, in their order: all or none
+	moved   []shardedCells // where none has, by member, whose cells are the first of these
 	members []string
 }
 
-type decisionShard struct {
-	reasons [MaxReasons]atomic.Uint64 // three whole cache lines
+// shardedCells are the cells of all shards, one shard's after the other's.
+type shardedCells struct {
+	all    []atomic.Uint64
+	stride int32 // from one shard's to the next one's
+	shards int32
 }
 
-// answerCells are the cells of members that were new together: a shard's lie side by side, on whole cache lines.
-type answerCells struct {
-	cells  []atomic.Uint64
-	stride int // to the next shard's
+func newShardedCells(shards, stride int) shardedCells {
+	return shardedCells{make([]atomic.Uint64, shards*stride), int32(stride), int32(shards)}
+}
+
+// of returns where the cells of a shard begin.
+func (c *shardedCells) of(shard int) int {
+	if n := int(c.shards); shard >= n {
+		shard %= n
+	}
+	return shard * int(c.stride)
+}
+
+// from returns the cells without the first n of each shard.
+func (c shardedCells) from(n int) shardedCells {
+	c.all = c.all[n:]
+	return c
 }
 
 // answer returns the cell of a member.
 func (c *Counters) answer(shard, member int) *atomic.Uint64 {
-	if c.moved == nil {
-		return &c.cells[shard*c.stride+member]
+	if member < int(c.own) {
+		return &c.cells.all[c.cells.of(shard)+member]
 	}
 	of := &c.moved[member]
-	return &of.cells[shard*of.stride]
+	return &of.all[of.of(shard)]
 }
 
 // lineCells is how many counters a cache line holds.
@@ -90,29 +135,28 @@ const lineCells = 8
 const MaxReasons = 24
 
 // follow returns the counters for a service that now has members with these names, in their order: c itself when they
-// are the same, else new ones that go on from c. c may be nil.
+// are the same, else new ones that go on from c. Zero Counters are set up.
 func (c *Counters) follow(shards int, members []string) *Counters {
 	stride := (len(members) + lineCells - 1) / lineCells * lineCells
-	if c == nil {
-		c = &Counters{members: members, decisions: make([]decisionShard, shards)}
-		c.answerCells = answerCells{make([]atomic.Uint64, shards*stride), stride}
+	if c.cells.all == nil {
+		*c = Counters{members: members, own: int32(len(members)), reasons: int32(stride), cells: newShardedCells(shards, stride+MaxReasons)}
 		return c
 	} else if slices.Equal(c.members, members) {
 		return c
 	}
-	next := &Counters{members: members, decisions: c.decisions, moved: make([]answerCells, len(members))}
-	var fresh []atomic.Uint64 // one allocation for those that are new
+	next := &Counters{members: members, reasons: c.reasons, cells: c.cells, moved: make([]shardedCells, len(members))}
+	var fresh shardedCells // one allocation for those that are new
 	for i, name := range members {
 		switch j := slices.Index(c.members, name); {
-		case j >= 0 && c.moved != nil:
+		case j >= 0 && j >= int(c.own):
 			next.moved[i] = c.moved[j]
 		case j >= 0:
-			next.moved[i] = answerCells{c.cells[j:], c.stride}
+			next.moved[i] = c.cells.from(j)
 		default:
-			if fresh == nil {
-				fresh = make([]atomic.Uint64, shards*stride)
+			if fresh.all == nil {
+				fresh = newShardedCells(shards, stride)
 			}
-			next.moved[i] = answerCells{fresh[i:], stride}
+			next.moved[i] = fresh.from(i)
 		}
 	}
 	return next
@@ -121,9 +165,8 @@ func (c *Counters) follow(shards int, members []string) *Counters {
 // Add counts one decision for reason, and, with a member's Index of 0 or above, one answer of that member. A shard
 // belongs to one worker; numbers beyond the Store's shards wrap around. Hot path: two atomic additions.
 func (c *Counters) Add(shard int, reason uint8, member int) {
-	shard %= len(c.decisions)
 	if int(reason) < MaxReasons {
-		c.decisions[shard].reasons[reason].Add(1)
+		c.cells.all[c.cells.of(shard)+int(c.reasons)+int(reason)].Add(1)
 	}
 	if member >= 0 && member < len(c.members) {
 		c.answer(shard, member).Add(1)
@@ -133,9 +176,9 @@ func (c *Counters) Add(shard int, reason uint8, member int) {
 // Decisions returns how often each reason settled a decision, since the start of the process.
 func (c *Counters) Decisions() [MaxReasons]uint64 {
 	var sum [MaxReasons]uint64
-	for i := range c.decisions {
+	for shard := range int(c.cells.shards) {
 		for r := range sum {
-			sum[r] += c.decisions[i].reasons[r].Load()
+			sum[r] += c.cells.all[c.cells.of(shard)+int(c.reasons)+r].Load()
 		}
 	}
 	return sum
@@ -147,7 +190,7 @@ func (c *Counters) Answers(member int) uint64 {
 		return 0
 	}
 	var sum uint64
-	for shard := range c.decisions {
+	for shard := range int(c.cells.shards) {
 		sum += c.answer(shard, member).Load()
 	}
 	return sum
@@ -161,7 +204,7 @@ func (svc *service) decay(now time.Time) {
 	svc.decayedAt = now
 	share := uint64(lost * (1 << 32)) // of 2^32
 	for _, m := range svc.members {
-		for _, s := range m.selected {
+		for _, s := range m.rotations() {
 			for f := range s {
 				count := s[f].Load()
 				if count <= 0 {
@@ -180,11 +223,11 @@ func (svc *service) join(m *member, f Family) {
 	if m.cfg.Weight <= 0 {
 		return
 	}
-	for rotation, s := range m.selected {
+	for rotation, s := range m.rotations() {
 		var highest float64
 		for _, p := range svc.members {
 			if p != m && p.cfg.Role == m.cfg.Role && p.cfg.Weight > 0 && p.up(f) && p.forced < ForcedDrain {
-				highest = max(highest, float64(p.selected[rotation][f].Load())/float64(p.cfg.Weight))
+				highest = max(highest, float64(p.rotations()[rotation][f].Load())/float64(p.cfg.Weight))
 			}
 		}
 		start := int64(math.Ceil(highest * float64(m.cfg.Weight)))
@@ -203,9 +246,12 @@ func (svc *service) rejoin(m *member) {
 	}
 }
 
+// rotations returns the member's counts in both rotations, that apart last.
+func (m *member) rotations() [2]*Selections { return [2]*Selections{&m.counts.Selected, m.apart} }
+
 // reweigh keeps the member's counts per weight when its weight is about to become another one.
 func (m *member) reweigh(weight int) {
-	for _, s := range m.selected {
+	for _, s := range m.rotations() {
 		for f := range s {
 			was := s[f].Load()
 			s[f].Add(int64(float64(was)*float64(weight)/float64(m.cfg.Weight)) - was)

@@ -39,7 +39,7 @@ func TestSelectionsOfManyServicesDecay(t *testing.T) {
 func TestSelectionsDecayByHalfLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, two())
-		a, b := r.member("www.example.com", "seoul").Selected, r.member("www.example.com", "virginia").Selected
+		a, b := &r.member("www.example.com", "seoul").Selected, &r.member("www.example.com", "virginia").Selected
 		for range 1000 {
 			a[state.V4].Add(state.SelectedUnit)
 			b[state.V4].Add(state.SelectedUnit)
@@ -61,7 +61,7 @@ func TestSelectionsDecayByHalfLife(t *testing.T) {
 func TestSelectionsMadeDuringDecayAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, two(func(c *state.Config) { c.Services[0].HalfLife = 1e6 * time.Hour }))
-		sel := r.member("www.example.com", "seoul").Selected
+		sel := &r.member("www.example.com", "seoul").Selected
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {

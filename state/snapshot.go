@@ -2,6 +2,7 @@ package state
 
 import (
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"gslbd/geo"
@@ -214,12 +215,12 @@ type Site struct {
 type Service struct {
 	// Chain is the *policy.Chain that decides for this service. It is opaque here, like Snapshot.Zones.
 	Chain    any
-	TTL      uint32     // seconds
-	id       uint32     // stable over reloads; 0 in a Service that no Store made
-	Answers  int        // 1..10
-	Rotation *Rotation  // never nil in a snapshot that a Store published
-	Counters *Counters  // likewise
-	recent   *reservoir // likewise
+	TTL      uint32         // seconds
+	id       uint32         // stable over reloads; 0 in a Service that no Store made
+	Answers  int            // 1..10
+	Rotation *Rotation      // never nil in a snapshot that a Store published
+	Counters *Counters      // likewise
+	sampled  *atomic.Uint64 // see reservoir; likewise
 	usesRTT  bool
 
 	// Ready is by Family what Chain.Prepare has worked out for all queries.
@@ -257,7 +258,8 @@ type Service struct {
 }
 
 // Ready are the candidates that every query of a family begins with, whoever asks: what the constraints leave. Without any,
-// each query works them out by itself. A few of them take one cache line, where their members take two each.
+// each query works them out by itself. Two of them stand on a cache line, with all that most chains compare of them and that
+// an answer by IPv4 says of them: their members are not read then.
 type Ready struct {
 	Candidates []ReadyCandidate
 	Skip       uint32 // the steps of the chain that keep them all, and any of them: 1<<i for the step i
@@ -267,29 +269,27 @@ type Ready struct {
 // A ReadyCandidate is one of them.
 type ReadyCandidate struct {
 	Member     *Member
-	Selected   *Selections // Member.Selected
-	Weight     int32       // Member.Weight
-	Site       int32       // Member.Site.Index
-	Preference int16       // Member.Preference
-	Down       bool        // health rejects it
+	Counts     *MemberCounts // Member.MemberCounts
+	Weight     int32         // Member.Weight
+	Addr4      [4]byte       // Member.Addr[V4]
+	HasAddr4   bool
+	Down       bool   // health rejects it
+	Preference int16  // Member.Preference
+	Index      uint16 // Member.Index
+	Site       uint16 // Member.Site.Index
 }
 
 // A Member is one VIP, or CNAME target, of a service at one site.
 type Member struct {
 	Index int
 
-	// What least-selected compares. Clients that a staged order, shedding or slow start holds back from a member rotate
-	// apart from the others: what they are answered instead would else be made up for by sending the others to that
-	// member. Atomic, and never nil in a snapshot that a Store published.
-	Selected *Selections
-	// HandedOut is atomic, and never nil in a snapshot that a Store published.
-	HandedOut *HandedOut
+	*MemberCounts // never nil in a snapshot that a Store published
 
 	Addr  [2]netip.Addr // by Family; invalid: none. With CNAME both are invalid and the member has both families
 	CNAME string        // target, or ""
 
-	SelectedApart *Selections
-	Site          *SiteInfo // of Snapshot.Sites, see SiteOf
+	SelectedApart *Selections // likewise
+	Site          *SiteInfo   // of Snapshot.Sites, see SiteOf
 	InPool        bool
 	InStagedPool  bool // of Service.StagedPool
 	Forced        Forced
@@ -322,7 +322,7 @@ type Member struct {
 	HasLatency [2]bool
 	Latency    [2]time.Duration // of the last successful own check
 
-	_ [16]byte // members of a service lie one after the other: each is to begin on a line
+	_ [24]byte // members of a service lie one after the other: each is to begin on a line
 }
 
 // SiteOf returns the member's site as it is known in s, whose member m must be.
