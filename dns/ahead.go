@@ -1,7 +1,6 @@
 package dns
 
 import (
-	"hash/maphash"
 	"net/netip"
 
 	"gslbd/state"
@@ -11,9 +10,13 @@ import (
 // first cache.
 const mostAhead = 16
 
-// ahead is what a Responder needs to look ahead.
+// ahead is what a Responder knows of the queries that it has looked ahead at.
 type ahead struct {
-	q        query
+	queries  [mostAhead]query
+	verdicts [mostAhead]int    // of parse
+	messages [mostAhead][]byte // those that were read; nil: not, or it has been answered
+	at, n    int               // those from at up to n are to be answered
+
 	slots    [mostAhead]*nameSlot
 	nodes    [mostAhead]*node
 	services [mostAhead]*state.Service
@@ -21,31 +24,60 @@ type ahead struct {
 	loaded   uint64 // so that the compiler keeps the loads; nobody reads it
 }
 
-// LookAhead readies the processor's caches for some queries of a batch, up to mostAhead, which are answered one by one
-// after it; remotes[i] sent queries[i]. A query of many services from many networks waits for some thirty loads of
-// memory, most of which need the one before. Here the queries take each step together, so that they wait together. No
-// answer depends on it, and where there is little to look up it does nothing.
+// take returns what was read of a message, if it is the next of those that were looked ahead at, else nil.
+func (a *ahead) take(msg []byte) (*query, int) {
+	if a.at == a.n {
+		return nil, 0
+	}
+	i := a.at
+	if m := a.messages[i]; len(m) != len(msg) || len(m) == 0 || &m[0] != &msg[0] {
+		a.at = a.n
+		return nil, 0
+	}
+	a.at++
+	return &a.queries[i], a.verdicts[i]
+}
+
+// forget ends a batch.
+func (a *ahead) forget() {
+	for i := range a.n {
+		a.queries[i].name.zone, a.messages[i] = nil, nil
+	}
+	a.at, a.n = 0, 0
+}
+
+// LookAhead readies the processor's caches for some queries of a batch that came over UDP, up to mostAhead, which are
+// answered one by one after it, as they are; remotes[i] sent queries[i]. A query of many services from many networks waits
+// for some twenty loads of memory, most of which need the one before. Here the queries take each step together, so that
+// they wait together. No answer depends on it, and where there is little to look up it does nothing.
 //
 // Hot path: no allocation, no lock.
 func (r *Responder) LookAhead(queries [][]byte, remotes []netip.AddrPort) {
 	if len(queries) < 2 || r.snap == nil || r.tables == nil || !r.snap.Large() {
 		return
 	}
-	a := &r.ahead
-	n, use := 0, optionSet{ecs: r.ecs && r.tables.ecs}
-	for i, msg := range queries[:min(len(queries), mostAhead)] {
-		if a.q.parse(msg, use) != 0 || a.q.end == 0 {
+	if r.ahead == nil {
+		r.ahead = new(ahead) // once, and not for the many that serve TCP
+	}
+	a, use := r.ahead, r.options(false)
+	n := 0
+	a.at, a.n = 0, min(len(queries), mostAhead)
+	for i, msg := range queries[:a.n] {
+		q := &a.queries[i]
+		a.messages[i], a.verdicts[i] = msg, q.parse(msg, use)
+		if a.verdicts[i] != 0 || q.end == 0 {
 			continue
 		}
-		z := r.tables.zoneOf(&a.q.name, a.q.name.labels)
+		z := r.tables.zoneOf(&q.name, q.name.labels)
 		if z == nil {
 			continue
 		}
+		q.name.zone, q.name.hash = z, z.names.hash(q.name.suffix(q.name.labels))
 		a.clients[n] = remotes[i].Addr().Unmap()
-		if a.q.ecs.present && a.q.ecs.prefix.Bits() > 0 {
-			a.clients[n] = a.q.ecs.prefix.Addr()
+		if q.ecs.present && q.ecs.prefix.Bits() > 0 {
+			a.clients[n] = q.ecs.prefix.Addr()
 		}
-		a.slots[n] = z.names.slot(maphash.Bytes(z.names.seed, a.q.name.suffix(a.q.name.labels)))
+		a.slots[n] = z.names.slot(q.name.hash)
 		n++
 	}
 	for i, s := range a.slots[:n] {
@@ -58,7 +90,7 @@ func (r *Responder) LookAhead(queries [][]byte, remotes []netip.AddrPort) {
 	}
 	services := a.services[:0]
 	for _, n := range a.nodes[:n] {
-		if n != nil && n.service != nil && n.service.index < len(r.snap.Services) {
+		if n != nil && n.service != nil && int(n.service.index) < len(r.snap.Services) {
 			services = append(services, r.snap.Services[n.service.index])
 		}
 	}

@@ -47,7 +47,7 @@ type Responder struct {
 	duration   prometheus.Histogram // nil: not measured
 	limiter    *limiter
 	signer     *signer
-	ahead      ahead
+	ahead      *ahead // nil: it never had to look ahead
 
 	answered uint64 // queries, for the choice of those measured
 
@@ -64,7 +64,8 @@ type Responder struct {
 	replies tally
 
 	// Of the query.
-	q       query
+	q       *query // one of those that were looked ahead at, or own
+	own     query
 	policy  policy.Query
 	decided policy.Decision
 	service *state.Service // the last that decided; nil: none did
@@ -108,6 +109,9 @@ type Responder struct {
 // Refresh begins a batch of queries: they are answered as of now, from the snapshot published last.
 func (r *Responder) Refresh(now time.Time) {
 	r.now = now
+	if r.ahead != nil {
+		r.ahead.forget() // what is in force may be something else
+	}
 	r.cookies = r.secrets.Load()
 	if r.store != nil {
 		r.snap = r.store.Snapshot()
@@ -124,6 +128,9 @@ func (r *Responder) Refresh(now time.Time) {
 // databases go with it: of many sockets and slots that are seldom used, each could keep those of another reload.
 func (r *Responder) release() {
 	r.replies.flush()
+	if r.ahead != nil {
+		r.ahead.forget()
+	}
 	r.snap, r.tables, r.policy.Snapshot, r.limits, r.keys, r.node = nil, nil, nil, nil, nil, nil
 }
 
@@ -142,11 +149,7 @@ func (r *Responder) Respond(query, buf []byte, local, remote netip.AddrPort, tcp
 }
 
 func (r *Responder) respond(query, buf []byte, local, remote netip.AddrPort, tcp bool) int {
-	verdict := r.q.parse(query, optionSet{
-		ecs:       r.ecs && r.tables != nil && r.tables.ecs,
-		cookies:   r.cookies != nil,
-		keepalive: tcp, // RFC 7828 section 3.2.1: over UDP it is ignored
-	})
+	verdict := r.read(query, tcp)
 	if verdict == drop {
 		r.count.dropped[dropMalformed].Add(1)
 		return 0
@@ -192,6 +195,26 @@ func (r *Responder) respond(query, buf []byte, local, remote netip.AddrPort, tcp
 		r.tap.note(r, query, buf[:n], local, remote, tcp)
 	}
 	return n
+}
+
+// read parses a query into r.q, if that was not done when it was looked ahead at, and returns the verdict on it.
+func (r *Responder) read(msg []byte, tcp bool) (verdict int) {
+	if r.ahead != nil && !tcp {
+		if r.q, verdict = r.ahead.take(msg); r.q != nil {
+			return verdict
+		}
+	}
+	r.q = &r.own
+	return r.q.parse(msg, r.options(tcp))
+}
+
+// options returns which options of a query are looked at.
+func (r *Responder) options(tcp bool) optionSet {
+	return optionSet{
+		ecs:       r.ecs && r.tables != nil && r.tables.ecs,
+		cookies:   r.cookies != nil,
+		keepalive: tcp, // RFC 7828 section 3.2.1: over UDP it is ignored
+	}
 }
 
 // begin sets the reply up: the question, and room for the OPT record.
@@ -305,7 +328,10 @@ func (r *Responder) resolve() {
 		return
 	}
 	nm := &r.q.name
-	z := r.tables.zoneOf(nm, nm.labels)
+	z := nm.zone
+	if z == nil {
+		z = r.tables.zoneOf(nm, nm.labels)
+	}
 	if z == nil {
 		r.rcode, r.ede = dns.RcodeRefused, edeNotAuthority
 		return

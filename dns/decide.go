@@ -24,7 +24,7 @@ func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
 		r.negative(z, maxTTL, 0) // no member ever has an address of this family: plain NODATA
 		return nil
 	}
-	if s.index >= len(r.snap.Services) {
+	if int(s.index) >= len(r.snap.Services) {
 		r.fail()
 		return nil
 	}

@@ -38,7 +38,7 @@ func packALPN(ids []string) ([]byte, error) {
 //
 // Hot path: two decisions of the chain at most.
 func (r *Responder) https(z *zone, s *service, nm *name) {
-	if s.index >= len(r.snap.Services) {
+	if int(s.index) >= len(r.snap.Services) {
 		r.fail()
 		return
 	}

@@ -79,3 +79,45 @@ func TestNoKeepalive(t *testing.T) {
 		t.Errorf("SO_KEEPALIVE is %d, %v", on, err)
 	}
 }
+
+// A name is in lower case after parse, whatever its octets are, and as long as RFC 1035 section 2.3.4 allows.
+func TestNameParse(t *testing.T) {
+	var m name
+	for first := 0; first < 256; first += maxLabel {
+		msg := []byte{0xff, byte(min(maxLabel, 256-first))} // it does not begin where a message does
+		want := msg[1:2:2]
+		for c := first; c < first+int(msg[1]); c++ {
+			msg = append(msg, byte(c))
+			want = append(want, lower(byte(c)))
+		}
+		msg, want = append(msg, 0, 'X'), append(want, 0)
+		if end := m.parse(msg, 1); end != len(msg)-1 || string(m.wire[:m.n]) != string(want) || m.labels != 1 {
+			t.Errorf("%x: %x, %d labels, ends at %d", msg, m.wire[:m.n], m.labels, end)
+		}
+		for n := 1; n < len(msg)-1; n++ {
+			if end := m.parse(msg[:n], 1); end != -1 {
+				t.Errorf("%x ends at %d", msg[:n], end)
+			}
+		}
+	}
+	for _, tt := range []struct {
+		label, times, last int // the name has so many labels of this length, and then one
+		valid              bool
+	}{
+		{63, 3, 61, true}, {63, 3, 62, false}, {63, 3, 63, false}, {63, 4, 0, false}, {1, 127, 0, true}, {1, 126, 2, false}, {1, 126, 1, true}, {1, 127, 1, false}, {1, 200, 0, false},
+	} {
+		wire := strings.Repeat("\xff"+strings.Repeat("a", tt.label), tt.times)
+		wire = strings.ReplaceAll(wire, "\xff", string([]byte{byte(tt.label)}))
+		if tt.last > 0 {
+			wire += string([]byte{byte(tt.last)}) + strings.Repeat("b", tt.last)
+		}
+		wire += "\x00"
+		want := -1
+		if tt.valid {
+			want = len(wire)
+		}
+		if end := m.parse([]byte(wire), 0); end != want || tt.valid && (m.n != len(wire) || string(m.suffix(1)) != wire[m.offs[m.labels-1]:]) {
+			t.Errorf("%d labels of %d octets and one of %d: ends at %d, %d octets", tt.times, tt.label, tt.last, end, m.n)
+		}
+	}
+}

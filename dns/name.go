@@ -1,5 +1,7 @@
 package dns
 
+import "encoding/binary"
+
 // The limits of RFC 1035 section 2.3.4.
 const (
 	maxName   = 255 // octets of a name in wire form, with the root label
@@ -9,13 +11,18 @@ const (
 
 // A name is a domain name in wire form without compression, in lower case. Its labels are counted without the root.
 type name struct {
-	wire   [maxName]byte
-	n      int              // octets of wire in use
-	offs   [maxLabels]uint8 // where each label begins; offs[labels] is the root label's place
+	wire   [maxName + 1]byte // of which the last is never in use
+	n      int               // octets of wire in use
+	offs   [maxLabels]uint8  // where each label begins; offs[labels] is the root label's place
 	labels int
 
 	// at is where the name stands in the reply. All its labels before those of the zone's apex stand there verbatim.
 	at int
+
+	// zone is the zone that the name lies in, and hash what its index makes of the name, where they have been looked up
+	// already (Responder.LookAhead).
+	zone *zone
+	hash uint64
 }
 
 // suffix returns the last k labels in wire form; k is at most m.labels.
@@ -24,33 +31,38 @@ func (m *name) suffix(k int) []byte { return m.wire[m.offs[m.labels-k]:m.n] }
 // parse reads the name of a question at off, where no compression is allowed, and returns the offset after it; -1 if
 // it is malformed.
 func (m *name) parse(msg []byte, off int) int {
+	m.zone = nil
 	n, labels := 0, 0
 	for {
-		if off >= len(msg) {
+		if off+n >= len(msg) {
 			return -1
 		}
-		l := int(msg[off])
-		if l == 0 {
-			if n >= maxName {
-				return -1
-			}
-			m.offs[labels] = uint8(n)
-			m.wire[n] = 0
-			m.n, m.labels = n+1, labels
-			return off + 1
-		}
-		if l > maxLabel || off+1+l > len(msg) || n+1+l >= maxName {
+		l := int(msg[off+n])
+		if l > maxLabel || l > 0 && n+1+l >= maxName {
 			return -1
 		}
-		m.offs[labels] = uint8(n)
-		labels++
-		m.wire[n] = byte(l)
-		for i := 1; i <= l; i++ {
-			m.wire[n+i] = lower(msg[off+i])
-		}
+		m.offs[labels&(maxLabels-1)] = uint8(n) // there are no more, since each takes two octets and the root label one
 		n += 1 + l
-		off += 1 + l
+		if l == 0 {
+			break
+		}
+		labels++
 	}
+	m.n, m.labels = n, labels
+	copy(m.wire[:], msg[off:off+n])
+	for i := 0; i < n; i += 8 {
+		binary.NativeEndian.PutUint64(m.wire[i:], lower8(binary.NativeEndian.Uint64(m.wire[i:])))
+	}
+	return off + n
+}
+
+// lower8 is lower for eight octets at once. The length octets of a name are no letters.
+func lower8(w uint64) uint64 {
+	const each = 0x0101010101010101
+	low := w &^ (each << 7)
+	// The highest bit of an octet's sum says that its other bits are at least an A, or beyond a Z.
+	upper := (low + each*(0x80-'A')) &^ (low + each*(0x7f-'Z')) &^ w & (each << 7)
+	return w | upper>>2
 }
 
 // lower folds the case of one octet as RFC 4343 says: of the ASCII letters only.

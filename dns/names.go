@@ -37,9 +37,11 @@ func (x *nameIndex) first(h uint64) uint64 { return h & uint64(len(x.slots)-1) }
 // slot returns where the search for a hash begins.
 func (x *nameIndex) slot(h uint64) *nameSlot { return &x.slots[x.first(h)] }
 
-// find returns the node of a name in wire form and lower case, or nil. Hot path: no allocation.
-func (x *nameIndex) find(name []byte) *node {
-	h := maphash.Bytes(x.seed, name)
+// hash returns what the search for a name in wire form and lower case begins with.
+func (x *nameIndex) hash(name []byte) uint64 { return maphash.Bytes(x.seed, name) }
+
+// find returns the node of a name with its hash, or nil. Hot path: no allocation.
+func (x *nameIndex) find(name []byte, h uint64) *node {
 	for at := x.first(h); ; at = x.first(at + 1) {
 		s := &x.slots[at]
 		if s.node == nil || s.hash == h && s.node.name == string(name) {

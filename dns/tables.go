@@ -74,6 +74,7 @@ type node struct {
 	star    bool  // it is one
 	apex    bool  // it is the apex of another zone here, which this one may have forgotten to delegate
 	sets    []rrset
+	_       [40]byte // it begins on a cache line
 }
 
 // set returns the node's records of a type, or nil.
@@ -88,14 +89,15 @@ func (n *node) set(typ uint16) *rrset {
 
 // A service is what the answers for a service need beside the snapshot.
 type service struct {
-	index   int     // in Snapshot.Services
-	has     [2]bool // some member, or the last resort, can answer for the family
-	cname   bool
-	targets []rrset // of CNAME members, by member
-	alpn    []byte  // the value of alpn in the HTTPS record; nil: there is none
+	index int32   // in Snapshot.Services
+	has   [2]bool // some member, or the last resort, can answer for the family
+	cname bool
 
 	// empty remembers, by family, that there was no candidate at the last query, so that the log tells of the change.
 	empty [2]atomic.Bool
+
+	targets []rrset // of CNAME members, by member
+	alpn    []byte  // the value of alpn in the HTTPS record; nil: there is none
 }
 
 // Build reads the zone files and places the services, which are in the order of state.Config.Services, on their names.
@@ -147,7 +149,7 @@ func (t *Tables) Find(name string) (index int, ecs, ok bool) {
 	if how != found || n.service == nil {
 		return 0, z.ecs, false
 	}
-	return n.service.index, z.ecs, true
+	return int(n.service.index), z.ecs, true
 }
 
 // newName returns a valid uncompressed wire-form name as a name.
@@ -205,7 +207,11 @@ func (z *zone) walk(nm *name, ds bool) (*node, int, outcome) {
 		if n.dname != nil {
 			return n, k, atDNAME
 		}
-		next := z.names.find(nm.suffix(k + 1))
+		h := nm.hash
+		if k+1 < nm.labels || nm.zone != z {
+			h = z.names.hash(nm.suffix(k + 1))
+		}
+		next := z.names.find(nm.suffix(k+1), h)
 		if next == nil {
 			if n.wild != nil {
 				return n.wild, k + 1, found
@@ -451,7 +457,7 @@ func (b *builder) linkParent(zb *zoneBuilder) {
 
 // addService places one service on its names.
 func (b *builder) addService(i int, opts ServiceOptions) {
-	svc := &service{index: i}
+	svc := &service{index: int32(i)}
 	path := fmt.Sprintf("services[%d]", i)
 	for j, m := range opts.Members {
 		for f := range m.Addresses {
