@@ -20,7 +20,7 @@ type ahead struct {
 	slots    [mostAhead]*nameSlot
 	nodes    [mostAhead]*node
 	services [mostAhead]*state.Service
-	clients  [mostAhead]netip.Addr
+	state    state.Ahead
 	loaded   uint64 // so that the compiler keeps the loads; nobody reads it
 }
 
@@ -44,6 +44,7 @@ func (a *ahead) forget() {
 		a.queries[i].name.zone, a.messages[i] = nil, nil
 	}
 	a.at, a.n = 0, 0
+	a.state.End()
 }
 
 // LookAhead readies the processor's caches for some queries of a batch that came over UDP, up to mostAhead, which are
@@ -60,8 +61,9 @@ func (r *Responder) LookAhead(queries [][]byte, remotes []netip.AddrPort) {
 		r.ahead = new(ahead) // once, and not for the many that serve TCP
 	}
 	a, use := r.ahead, r.options(false)
-	n := 0
 	a.at, a.n = 0, min(len(queries), mostAhead)
+	a.state.Begin(r.snap)
+	n := 0
 	for i, msg := range queries[:a.n] {
 		q := &a.queries[i]
 		a.messages[i], a.verdicts[i] = msg, q.parse(msg, use)
@@ -73,16 +75,18 @@ func (r *Responder) LookAhead(queries [][]byte, remotes []netip.AddrPort) {
 			continue
 		}
 		q.name.zone, q.name.hash = z, z.names.hash(q.name.suffix(q.name.labels))
-		a.clients[n] = remotes[i].Addr().Unmap()
-		if q.ecs.present && q.ecs.prefix.Bits() > 0 {
-			a.clients[n] = q.ecs.prefix.Addr()
-		}
-		a.slots[n] = z.names.slot(q.name.hash)
+		a.slots[n] = z.names.first(q.name.hash)
 		n++
+		if q.ecs.present && q.ecs.prefix.Bits() > 0 {
+			a.state.Client(q.ecs.prefix.Addr())
+		} else {
+			a.state.Client(remotes[i].Addr().Unmap())
+		}
 	}
 	for i, s := range a.slots[:n] {
-		a.nodes[i] = s.node // mostly that of the name
+		a.nodes[i] = s.node
 	}
+	a.state.Networks()
 	for _, n := range a.nodes[:n] {
 		if n != nil && n.service != nil {
 			a.loaded += uint64(n.name[0])
@@ -94,7 +98,7 @@ func (r *Responder) LookAhead(queries [][]byte, remotes []netip.AddrPort) {
 			services = append(services, r.snap.Services[n.service.index])
 		}
 	}
-	a.loaded += r.snap.LookAhead(services, a.clients[:n], r.shard)
+	a.state.Services(services, r.shard)
 	clear(a.slots[:])
 	clear(a.nodes[:])
 	clear(a.services[:])

@@ -22,7 +22,7 @@ func newNameIndex(nodes map[string]*node) nameIndex {
 	x := nameIndex{seed: maphash.MakeSeed(), slots: make([]nameSlot, size)}
 	for name, n := range nodes {
 		h := maphash.String(x.seed, name)
-		at := x.first(h)
+		at := x.place(h)
 		for x.slots[at].node != nil {
 			at = (at + 1) % uint64(size)
 		}
@@ -31,18 +31,18 @@ func newNameIndex(nodes map[string]*node) nameIndex {
 	return x
 }
 
-// first returns the slot where the search for a hash begins.
-func (x *nameIndex) first(h uint64) uint64 { return h & uint64(len(x.slots)-1) }
+// place returns the slot where the search for a hash begins.
+func (x *nameIndex) place(h uint64) uint64 { return h & uint64(len(x.slots)-1) }
 
-// slot returns where the search for a hash begins.
-func (x *nameIndex) slot(h uint64) *nameSlot { return &x.slots[x.first(h)] }
+// first returns the slot where the search for a hash begins, mostly that of the name.
+func (x *nameIndex) first(h uint64) *nameSlot { return &x.slots[x.place(h)] }
 
 // hash returns what the search for a name in wire form and lower case begins with.
 func (x *nameIndex) hash(name []byte) uint64 { return maphash.Bytes(x.seed, name) }
 
 // find returns the node of a name with its hash, or nil. Hot path: no allocation.
 func (x *nameIndex) find(name []byte, h uint64) *node {
-	for at := x.first(h); ; at = x.first(at + 1) {
+	for at := x.place(h); ; at = x.place(at + 1) {
 		s := &x.slots[at]
 		if s.node == nil || s.hash == h && s.node.name == string(name) {
 			return s.node

@@ -5,120 +5,99 @@ import (
 	"net/netip"
 )
 
-// MostAhead is how many addresses LookAhead looks at.
+// MostAhead is how many addresses an Ahead takes.
 const MostAhead = 16
 
-// LookAhead reads what a Lookup of each of the addresses, up to MostAhead of them, will read, so that it is in the
-// processor's caches then. A lookup waits for memory at each step; here all addresses take a step before any takes the next,
-// and they wait together. It decides nothing: the number that it returns only makes the compiler keep the loads.
+// An Ahead reads what lookups of some addresses will read, soon after, so that it is in the processor's caches then: Begin,
+// then Add for each, one right after the other, then Descend and Records. A lookup waits for memory at each step; here all
+// addresses take a step before any takes the next, and they wait together. It decides nothing.
 //
-// Hot path: no allocation, no lock.
-func (db *DB) LookAhead(addrs []netip.Addr) uint64 {
-	addrs = addrs[:min(len(addrs), MostAhead)]
-	var v4, v6 bool
-	for i := range addrs {
-		v4 = v4 || addrs[i].Is4()
-		v6 = v6 || addrs[i].Is6()
-	}
-	var sum uint64
-	for _, d := range db.databases {
-		if v4 && !d.tree.noIPv4 {
-			v4 = false // the first that knows the family mostly places them all
-			sum += d.lookAhead4(addrs)
-		}
-		if v6 && d.tree.ipv6 {
-			v6 = false
-			sum += d.lookAhead6(addrs)
-		}
-	}
-	return sum
+// Hot path: no allocation, no lock. An Ahead belongs to one goroutine.
+type Ahead struct {
+	db     *DB
+	n      int
+	all    [MostAhead]walker
+	loaded uint64 // so that the compiler keeps the loads; nobody reads it
 }
 
 // A walker is an address on its way down a tree.
 type walker struct {
-	at  uint32
-	key uint64 // the bits to come, highest first
+	d    *database
+	at   uint32
+	left int    // how many steps it takes at most
+	key  uint64 // the bits to come, highest first
 }
 
-func (d *database) lookAhead4(addrs []netip.Addr) uint64 {
-	var all [MostAhead]walker
-	n := 0
-	for i := range addrs {
-		if addrs[i].Is4() {
-			a := addrs[i].As4()
-			all[n] = walker{d.tree.ipv4, uint64(binary.BigEndian.Uint32(a[:])) << 32}
-			n++
+// Begin forgets what was added, and is for lookups in db from now on; nil: for none.
+func (a *Ahead) Begin(db *DB) { a.db, a.n = db, 0 }
+
+// Add adds an address. Beyond MostAhead, those that no database would place, and the zero Addr, it does nothing.
+func (a *Ahead) Add(addr netip.Addr) {
+	if a.n == MostAhead {
+		return
+	}
+	for _, d := range a.db.databases { // the first that knows the family mostly places it
+		switch {
+		case addr.Is4() && !d.tree.noIPv4:
+			b := addr.As4()
+			a.all[a.n] = d.begin4(binary.BigEndian.Uint32(b[:]))
+		case addr.Is6() && d.tree.ipv6:
+			// No network is longer than the first half of an address, but for those that carry an IPv4 address.
+			b := addr.As16()
+			a.all[a.n] = walker{d: d, left: 64, key: binary.BigEndian.Uint64(b[:8])}
+		default:
+			continue
+		}
+		a.n++
+		return
+	}
+}
+
+// begin4 takes an IPv4 address to where lookup4 goes on bit by bit. It does not depend on what the last block says, so that a
+// processor need not wait for that.
+func (d *database) begin4(addr uint32) walker {
+	w := walker{d: d, at: d.tree.ipv4, left: 32, key: uint64(addr) << 32}
+	if d.tree.blocks == nil {
+		return w
+	}
+	s := d.tree.blocks[0][byte(addr>>24)]
+	if s.isBlock() {
+		if s = d.tree.blocks[s>>takenBits][byte(addr>>16)]; s.isBlock() {
+			s = d.tree.blocks[s>>takenBits][byte(addr>>8)]
 		}
 	}
-	d.tree.descendAll4(all[:n])
-	return d.lookAheadRecords(all[:n])
+	w.at, w.left, w.key = s.pointer(), 32-blocksDepth, w.key<<blocksDepth
+	return w
 }
 
-// lookAhead6 goes by the first half of an address: no network is longer than that, but for those that carry an IPv4 address.
-func (d *database) lookAhead6(addrs []netip.Addr) uint64 {
-	var all [MostAhead]walker
-	n := 0
-	for i := range addrs {
-		if addrs[i].Is6() {
-			a := addrs[i].As16()
-			all[n] = walker{0, binary.BigEndian.Uint64(a[:8])}
-			n++
-		}
-	}
-	d.tree.descendAll(all[:n], 64)
-	return d.lookAheadRecords(all[:n])
-}
-
-// descendAll takes all walkers down, at most limit steps each, side by side.
-func (t *tree) descendAll(all []walker, limit int) {
-	for range limit {
-		more := false
+// Descend takes all addresses to the ends of their ways, side by side.
+func (a *Ahead) Descend() {
+	all := a.all[:a.n]
+	for more := true; more; {
+		more = false
 		for i := range all {
-			if w := &all[i]; w.at < t.count {
-				w.at = t.child(w.at, w.key>>63)
+			if w := &all[i]; w.left > 0 && w.at < w.d.tree.count {
+				w.at = w.d.tree.child(w.at, w.key>>63)
 				w.key <<= 1
+				w.left--
 				more = true
 			}
 		}
-		if !more {
-			return
-		}
 	}
 }
 
-// descendAll4 takes all walkers from where IPv4 begins to where lookup4 ends, side by side.
-func (t *tree) descendAll4(all []walker) {
-	if t.blocks == nil {
-		t.descendAll(all, 32)
-		return
-	}
-	var steps [MostAhead]step // all at the first block
-	for range blocksDepth / 8 {
-		for i := range all {
-			if s := steps[i]; s.isBlock() {
-				steps[i] = t.blocks[s>>takenBits][byte(all[i].key>>56)]
-				all[i].key <<= 8
-			}
-		}
-	}
-	for i := range all {
-		all[i].at = steps[i].pointer()
-	}
-	t.descendAll(all, 32-blocksDepth)
-}
-
-// lookAheadRecords reads the cached records that the walkers have come to.
-func (d *database) lookAheadRecords(all []walker) (sum uint64) {
+// Records reads the cached records that the addresses have come to.
+func (a *Ahead) Records() {
 	var records [MostAhead]*cached
-	for i := range all {
-		if at := all[i].at; at > d.tree.count {
-			records[i] = d.cache[uint64(at-d.tree.count-separator)*golden>>d.shift].Load()
+	for i := range a.all[:a.n] {
+		w := &a.all[i]
+		if t := &w.d.tree; w.at > t.count {
+			records[i] = w.d.cache[uint64(w.at-t.count-separator)*golden>>w.d.shift].Load()
 		}
 	}
-	for _, c := range records[:len(all)] {
+	for _, c := range records[:a.n] {
 		if c != nil {
-			sum += uint64(c.offset) + uint64(len(c.location.Country)) + uint64(c.location.x)
+			a.loaded += uint64(c.offset) + uint64(len(c.location.Country)) + uint64(c.location.x)
 		}
 	}
-	return sum
 }

@@ -8,8 +8,8 @@ import (
 	"gslbd/geo"
 )
 
-// LookAhead takes any addresses, allocates nothing, and leaves what Lookup finds as it is.
-func TestLookAhead(t *testing.T) {
+// An Ahead takes any addresses, allocates nothing, and leaves what Lookup finds as it is.
+func TestAhead(t *testing.T) {
 	db, err := geo.Open(geo.Options{Databases: []string{"../testdata/geo/cities.mmdb"}})
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,15 @@ func TestLookAhead(t *testing.T) {
 		for _, a := range addrs {
 			want = append(want, db.Lookup(a))
 		}
-		if n := testing.AllocsPerRun(1, func() { db.LookAhead(addrs) }); n != 0 {
+		var ahead geo.Ahead
+		if n := testing.AllocsPerRun(1, func() {
+			ahead.Begin(db)
+			for _, a := range addrs {
+				ahead.Add(a)
+			}
+			ahead.Descend()
+			ahead.Records()
+		}); n != 0 {
 			t.Fatalf("%v allocations", n)
 		}
 		for i, a := range addrs {

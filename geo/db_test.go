@@ -738,10 +738,16 @@ func BenchmarkLookupEverywhere(b *testing.B) {
 		}
 	})
 	b.Run("ahead", func(b *testing.B) { // an operation is a batch
+		var ahead geo.Ahead
 		i := 0
 		for b.Loop() {
 			batch := addrs[i%len(addrs):][:geo.MostAhead]
-			db.LookAhead(batch)
+			ahead.Begin(db)
+			for _, a := range batch {
+				ahead.Add(a)
+			}
+			ahead.Descend()
+			ahead.Records()
 			for _, a := range batch {
 				db.Lookup(a)
 			}

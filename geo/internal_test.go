@@ -218,9 +218,11 @@ func checkTree(t *testing.T, name string, file []byte) {
 			}
 			key := binary.BigEndian.Uint32(a.AsSlice())
 			at, _ := tree.lookup4(key)
-			ahead := []walker{{tree.ipv4, uint64(key) << 32}}
-			if tree.descendAll4(ahead); ahead[0].at != at {
-				t.Fatalf("%s, %v, %s: looked ahead to %d, not %d", name, a, how, ahead[0].at, at)
+			var ahead Ahead
+			ahead.Begin(&DB{databases: []*database{{tree: *tree}}})
+			ahead.Add(a)
+			if ahead.Descend(); ahead.all[0].at != at {
+				t.Fatalf("%s, %v, %s: looked ahead to %d, not %d", name, a, how, ahead.all[0].at, at)
 			}
 		}
 	}

@@ -1,10 +1,14 @@
 package state
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"gslbd/geo"
+)
 
 const (
-	// mostAhead is how many networks or services a LookAhead looks at, and membersAhead how many members of each.
-	mostAhead    = 16
+	// mostAhead is how many clients and services an Ahead takes, and membersAhead how many members of each service.
+	mostAhead    = geo.MostAhead
 	membersAhead = 16
 
 	// largeServices and largeRows are from where on what queries read has no room in the processor's caches.
@@ -18,35 +22,99 @@ func (s *Snapshot) Large() bool {
 	return len(s.Services) >= largeServices || len(s.RTT.shards)*len(*s.RTT.shards[0].slots.Load()) >= largeRows
 }
 
-// LookAhead reads what decisions for the services will read, each of them soon after by the worker with this shard, so that
-// it is in the processor's caches then: the decisions one after the other would wait for memory each, and here the loads
-// wait together. addrs are the clients. It decides nothing: the number that it returns only makes the compiler keep the
-// loads.
+// An Ahead reads what some decisions will read, each of them soon after by the same worker, so that it is in the
+// processor's caches then: Begin, then Client for each, then Networks and Services. The decisions one after the other would
+// wait for memory each, and here the loads wait together. It decides nothing.
 //
-// Hot path: no allocation, no lock.
-func (s *Snapshot) LookAhead(services []*Service, addrs []netip.Addr, shard int) uint64 {
+// A processor has many loads under way at once only where few instructions lie between them, and none that needs what they
+// bring. So each step is a loop of its own, and between two steps of one way, other ways take one.
+//
+// Hot path: no allocation, no lock. An Ahead belongs to one goroutine.
+type Ahead struct {
+	snap    *Snapshot
+	n       int // clients
+	clients [mostAhead]clientAhead
+	addrs   [mostAhead]netip.Addr
+	geo     geo.Ahead
+	loaded  uint64 // so that the compiler keeps the loads; nobody reads it
+}
+
+// A clientAhead is where the row of a client's network is looked for, and what is found there.
+type clientAhead struct {
+	slots     []rttSlot
+	h, hi, lo uint64
+	row       *RTTRow
+}
+
+// Begin forgets what was added, and is for decisions by s from now on.
+func (a *Ahead) Begin(s *Snapshot) {
+	a.snap, a.n = s, 0
+	a.geo.Begin(s.Geo)
+}
+
+// End lets go of the snapshot.
+func (a *Ahead) End() {
+	a.snap = nil
+	for i := range a.clients[:a.n] {
+		a.clients[i].slots, a.clients[i].row = nil, nil
+	}
+	a.geo.Begin(nil)
+}
+
+// Client adds the client of a decision. Beyond the first 16 it does nothing.
+func (a *Ahead) Client(addr netip.Addr) {
+	if a.n == mostAhead || !addr.IsValid() {
+		return
+	}
+	c, t := &a.clients[a.n], a.snap.RTT
+	c.hi, c.lo = t.network(addr)
+	c.h = t.hash(c.hi, c.lo)
+	c.slots = *t.shard(c.h).slots.Load()
+	a.addrs[a.n] = addr
+	a.n++
+}
+
+// Networks takes the first steps for all clients.
+func (a *Ahead) Networks() {
+	clients := a.clients[:a.n]
+	for i := range clients {
+		c := &clients[i]
+		c.row = c.slots[c.h&uint64(len(c.slots)-1)].row.Load() // the address may be read after the row only; mostly it is the network's
+	}
+	for _, addr := range a.addrs[:a.n] {
+		a.geo.Add(addr)
+	}
+}
+
+// Services takes the others, for the clients and for their services, of which it reads the first 16. The worker counts in this
+// shard.
+func (a *Ahead) Services(services []*Service, shard int) {
 	services = services[:min(len(services), mostAhead)]
-	var sum uint64
+	clients := a.clients[:a.n]
+	if len(services) > 0 && services[0].Rotation == nil {
+		return // no Store has made them
+	}
+	sum := a.loaded
 	for _, svc := range services {
-		if svc.Rotation == nil {
-			return sum // no Store has made it
-		}
 		sum += uint64(svc.Ready[V4].Reason)
 	}
-	sum += s.RTT.lookAhead(addrs) + s.Geo.LookAhead(addrs)
+	for i := range clients {
+		c := &clients[i]
+		c.row = a.snap.RTT.row(c.slots, c.h, c.hi, c.lo)
+	}
 	for _, svc := range services {
 		sum += svc.Rotation.Turn[V4].Load() + uint64(svc.Counters.reasons) // what else is counted there stands with these
 	}
+	a.geo.Descend()
 	for _, svc := range services {
 		c := svc.candidatesAhead()
 		for i := 0; i < len(c); i += 2 { // two on a line
 			sum += uint64(c[i].Site)
 		}
 	}
-	for _, svc := range services {
-		c := svc.candidatesAhead()
-		for i := 0; i < len(c); i += 2 { // two on a line
-			sum += uint64(c[i].Counts.Selected[V4].Load())
+	for i := range clients {
+		if row := clients[i].row; row != nil && len(row.points) > 0 {
+			sum += uint64(row.oldest) + uint64(row.points[len(row.points)-1])
 		}
 	}
 	for _, svc := range services {
@@ -54,46 +122,17 @@ func (s *Snapshot) LookAhead(services []*Service, addrs []netip.Addr, shard int)
 		cells := c.cells.all[c.cells.of(shard):]
 		sum += cells[0].Load() + cells[c.reasons].Load() + cells[c.reasons+lineCells].Load()
 	}
-	return sum
+	a.geo.Records()
+	for _, svc := range services {
+		c := svc.candidatesAhead()
+		for i := 0; i < len(c); i += 2 { // two on a line
+			sum += uint64(c[i].Counts.Selected[V4].Load())
+		}
+	}
+	a.loaded = sum
 }
 
 func (svc *Service) candidatesAhead() []ReadyCandidate {
 	c := svc.Ready[V4].Candidates
 	return c[:min(len(c), membersAhead)]
-}
-
-// lookAhead reads the rows of the clients' networks. What it computes stands apart from what it loads, since a processor has
-// many loads under way at once only where few instructions lie between them.
-func (t *RTTTable) lookAhead(addrs []netip.Addr) (sum uint64) {
-	type place struct {
-		slots     []rttSlot
-		h, hi, lo uint64
-	}
-	var places [mostAhead]place
-	var slots [mostAhead]*rttSlot
-	n := 0
-	for _, addr := range addrs[:min(len(addrs), mostAhead)] {
-		if addr.IsValid() {
-			p := &places[n]
-			p.hi, p.lo = t.network(addr)
-			p.h = t.hash(p.hi, p.lo)
-			p.slots = *t.shard(p.h).slots.Load()
-			slots[n] = &p.slots[p.h&uint64(len(p.slots)-1)]
-			n++
-		}
-	}
-	var rows [mostAhead]*RTTRow
-	for i, sl := range slots[:n] {
-		rows[i] = sl.row.Load() // the address may be read after the row only; mostly it is the network's
-	}
-	for i := range places[:n] {
-		p := &places[i]
-		rows[i] = t.row(p.slots, p.h, p.hi, p.lo)
-	}
-	for _, row := range rows[:n] {
-		if row != nil && len(row.points) > 0 {
-			sum += uint64(row.oldest) + uint64(row.points[len(row.points)-1])
-		}
-	}
-	return sum
 }

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"gslbd/geo"
 )
 
 // A site that never reports must not let its queue grow with every target that came and went.
@@ -71,12 +73,14 @@ func TestLookAheadWhileWriting(t *testing.T) {
 			table.Add(1, []RTTSample{{Resolver: network(i), RTT: time.Millisecond}}, time.Unix(1_800_000_000, 0))
 		}
 	})
-	var addrs [mostAhead]netip.Addr
+	var a Ahead
 	for i := range 4096 {
-		for k := range addrs {
-			addrs[k] = network((i + 251*k) % 4096)
+		a.Begin(&Snapshot{RTT: table, Geo: &geo.DB{}})
+		for k := range mostAhead {
+			a.Client(network((i + 251*k) % 4096))
 		}
-		table.lookAhead(addrs[:])
+		a.Networks()
+		a.Services(nil, 0)
 	}
 	written.Wait()
 }
