@@ -33,23 +33,27 @@ const (
 
 // askedSlots collects who asked for what within one tick, in fixed memory.
 type askedSlots struct {
-	seed  uint64 // fixed at construction; random, so that nobody can choose addresses that share a slot
-	slots [askedSlotCount]askedSlot
+	seed uint64 // fixed at construction; random, so that nobody can choose addresses that share a slot
+
+	// A slot is free, busy, or full: then its state is the hash of who asked for what, with slotFull and perhaps askedTwice in
+	// its last bits. Most queries find that they are known already, and read nothing else.
+	states [askedSlotCount]atomic.Uint64
+	slots  [askedSlotCount]askedSlot
 }
 
-// A slot is free, being written, or full. Only the writer that took it from free to busy, or the drain, which took it
-// from full to busy, may store the other words.
+// An askedSlot is owned by whoever took its state from free, or from full, to busy. Nobody else reads or writes it.
 type askedSlot struct {
-	state   atomic.Uint32
-	service atomic.Uint32
-	hi, lo  atomic.Uint64
-	count   atomic.Uint32 // up to 2
+	hi, lo  uint64
+	service uint32
 }
 
 const (
-	slotFree uint32 = iota
+	slotFree = iota
 	slotBusy
 	slotFull
+
+	askedTwice = 4
+	slotBits   = 7 // of a state that are not the hash
 )
 
 // Asked records that a resolver asked for the service, so that sites may measure it. A call that finds no room is
@@ -64,26 +68,23 @@ func (s *Store) Asked(ldns netip.Addr, service *Service) {
 func (a *askedSlots) note(addr netip.Addr, service uint32) {
 	hi, lo := halves(addr)
 	h := mix(hi, lo^uint64(service)<<32, a.seed)
+	full := h&^slotBits | slotFull
 	for i := range uint64(4) {
-		sl := &a.slots[(h+i)%askedSlotCount]
-		switch sl.state.Load() {
+		at := (h>>32 + i) % askedSlotCount
+		state := &a.states[at]
+		switch state.Load() {
 		case slotFree:
-			if !sl.state.CompareAndSwap(slotFree, slotBusy) {
+			if !state.CompareAndSwap(slotFree, slotBusy) {
 				continue
 			}
-			sl.hi.Store(hi)
-			sl.lo.Store(lo)
-			sl.service.Store(service)
-			sl.count.Store(1)
-			sl.state.Store(slotFull)
+			a.slots[at] = askedSlot{hi, lo, service}
+			state.Store(full)
 			return
-		case slotFull:
-			if sl.hi.Load() == hi && sl.lo.Load() == lo && sl.service.Load() == service {
-				if sl.count.Load() < 2 { // else the line need not be written, and stays shared between cores
-					sl.count.Add(1)
-				}
-				return
-			}
+		case full:
+			state.CompareAndSwap(full, full|askedTwice)
+			return
+		case full | askedTwice: // it need not be written, and its line stays shared between cores
+			return
 		}
 	}
 }
@@ -287,14 +288,14 @@ func (ts *targets) drain(a *askedSlots, at *int, most int, now time.Time) int {
 		ts.seenBefore, ts.seen, ts.seenAt = ts.seen, map[netip.Addr]struct{}{}, now
 	}
 	for ; *at < len(a.slots) && most > 0; *at++ {
-		sl := &a.slots[*at]
-		if sl.state.Load() != slotFull || !sl.state.CompareAndSwap(slotFull, slotBusy) {
+		state := &a.states[*at]
+		was := state.Load()
+		if was&slotFull == 0 || !state.CompareAndSwap(was, slotBusy) {
 			continue
 		}
-		hi, lo, service, count := sl.hi.Load(), sl.lo.Load(), sl.service.Load(), sl.count.Load()
-		sl.state.Store(slotFree)
-		addr := join128(hi, lo).Unmap()
-		ts.ask(addr, service, count >= 2, now)
+		sl := a.slots[*at]
+		state.Store(slotFree)
+		ts.ask(join128(sl.hi, sl.lo).Unmap(), sl.service, was&askedTwice != 0, now)
 		most--
 	}
 	return most
