@@ -391,7 +391,7 @@ var eightMetrics = []policy.StepOptions{
 // BenchmarkRespondMany measures eight metrics where what a query needs is in no cache: it is for one of many services, from
 // one of many networks. Queries come in batches, as a worker has them.
 func BenchmarkRespondMany(b *testing.B) {
-	const services, networks, batch = 10_000, 80_000, 32
+	const services, networks, batch = 10_000, 80_000, 16 // one is looked ahead at at a time
 	many := make([]testService, services)
 	for i := range many {
 		many[i] = testService{name: fmt.Sprintf("w%d.gslb.test", i), ttl: 30, steps: eightMetrics}
