@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -62,6 +63,7 @@ type udpWorker struct {
 	remotes   [batch]netip.AddrPort // who sent them
 	queued    int
 	recvErrno syscall.Errno
+	until     time.Time // when replies that cannot be sent are given up, once the worker is to stop; zero: it is not
 }
 
 // newUDPWorker takes conn over, which it closes.
@@ -114,13 +116,23 @@ func (w *udpWorker) run(ctx context.Context) error {
 	}
 	wake := os.NewFile(uintptr(eventfd), "eventfd")
 	defer wake.Close()
-	stop := context.AfterFunc(ctx, func() { _, _ = wake.Write([]byte{7: 1}) }) // any number but 0 wakes the worker
+	var stopped atomic.Pointer[time.Time]
+	stop := context.AfterFunc(ctx, func() {
+		now := time.Now()
+		stopped.Store(&now)
+		_, _ = wake.Write([]byte{7: 1}) // any number but 0 wakes the worker
+	})
 	defer stop()
 	for full := false; ; {
 		if ctx.Err() != nil {
 			if errors.Is(context.Cause(ctx), ErrTakenOver) {
 				return nil
 			}
+			began := time.Now()
+			if at := stopped.Load(); at != nil { // the worker may have waited for room to send since
+				began = *at
+			}
+			w.until = began.Add(w.drainTime)
 			w.drain()
 			return nil
 		}
@@ -152,9 +164,9 @@ func (w *udpWorker) wait(events int16, wake int, most *unix.Timespec) error {
 	return nil
 }
 
-// drain answers what is in the socket's buffer, for at most the drain time.
+// drain answers what is in the socket's buffer, until the drain time is over.
 func (w *udpWorker) drain() {
-	for until := time.Now().Add(w.drainTime); time.Now().Before(until); w.answer() {
+	for ; time.Now().Before(w.until); w.answer() {
 		if w.receive(); w.recvErrno != 0 || w.received == 0 {
 			return
 		}
@@ -270,9 +282,9 @@ func (w *udpWorker) asked(i int) (netip.Addr, bool) {
 }
 
 // send sends the queued replies. A reply that cannot be sent is skipped, never the rest. Where the socket's buffer stays full,
-// they are given up after the drain time.
+// they are given up after the drain time, or when that of a stop is over.
 func (w *udpWorker) send() {
-	var until time.Time
+	until := w.until
 	for sent := 0; sent < w.queued; {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(w.fd), uintptr(unsafe.Pointer(&w.out[sent])), uintptr(w.queued-sent), unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
