@@ -374,13 +374,13 @@ func (k *keeper) run(ctx context.Context) {
 		if now.Sub(k.stateAt) < saveEvery {
 			continue
 		}
-		k.note(k.save(now, now.Sub(k.stateAt) >= saveAnyway, now.Sub(k.rttAt) >= saveAnyway, resting(ctx)))
+		k.note(k.save(now, now.Sub(k.stateAt) >= saveAnyway, now.Sub(k.rttAt) >= saveAnyway, spacing(ctx)))
 	}
 }
 
-// resting returns what a long work calls between its pieces: it rests when the work has had its time, and fails when ctx is
+// spacing returns what a long work calls between its pieces: it rests when the work has had its time, and fails when ctx is
 // done. Without rests, queries would wait for the work where there is one core.
-func resting(ctx context.Context) func() error {
+func spacing(ctx context.Context) func() error {
 	began := time.Now()
 	return func() error {
 		if time.Since(began) < keepWork {

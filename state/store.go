@@ -21,9 +21,9 @@ const (
 	// publishEvery is the least time between two publications that reports or time cause.
 	publishEvery = 200 * time.Millisecond
 	// tickEvery is how often those that asked are collected, and the Selections of a service decay, if that is little work.
-	// More is done in pieces, of pieceMost clients or services every pieceEvery: queries wait for a piece where there is one
-	// core, and all at once took 10 ms with 10,000 services. With more than 25,600 clients and services a pass takes longer than
-	// tickEvery. What decays less often decays as much more, which changes nothing between the members of a service.
+	// More is done in pieces, of pieceMost clients or services every pieceEvery, with rests between: queries wait where there is
+	// one core, and all at once took 10 ms with 10,000 services. With more than 25,600 clients and services a pass takes longer
+	// than tickEvery. What decays less often decays as much more, which changes nothing between the members of a service.
 	tickEvery  = time.Second
 	pieceEvery = tickEvery / 100
 	pieceMost  = 256
@@ -368,11 +368,18 @@ func (s *Store) tick(now time.Time) time.Time {
 	if c.began.IsZero() {
 		c.began = now
 	}
-	left := s.targets.drain(s.asked, &c.asked, pieceMost, now)
-	left = s.clients.drain(s.clientSlots, &c.served, left, now)
-	left = s.clients.adapt(&c.adapted, left, now)
-	if left = s.targets.prune(&c.pruned, left, now); left == 0 {
-		return now.Add(pieceEvery)
+	rest := resting()
+	for done := 0; ; done += restAfter {
+		if done == pieceMost {
+			return now.Add(pieceEvery)
+		}
+		left := s.targets.drain(s.asked, &c.asked, restAfter, now)
+		left = s.clients.drain(s.clientSlots, &c.served, left, now)
+		left = s.clients.adapt(&c.adapted, left, now)
+		if left = s.targets.prune(&c.pruned, left, now); left > 0 {
+			break
+		}
+		rest()
 	}
 	s.loads.sample(s.Snapshot(), now)
 	next := c.began.Add(tickEvery)
@@ -388,10 +395,14 @@ func (s *Store) decay(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.unlock()
 	n := len(s.svcOrder)
-	for range min(n, pieceMost) {
+	rest := resting()
+	for done := range min(n, pieceMost) {
 		s.decayNext = (s.decayNext + 1) % n
 		if svc := s.svcOrder[s.decayNext]; now.Sub(svc.decayedAt) >= tickEvery {
 			svc.decay(now)
+		}
+		if done%restAfter == restAfter-1 {
+			rest()
 		}
 	}
 	if n <= pieceMost {
