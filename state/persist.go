@@ -43,8 +43,10 @@ const (
 	// sites to 100,000 networks; of more, networks that asked here come first.
 	maxKeptRTTs = 64 << 20
 	// Files are written in the background: that takes keepWork of the processor at a time, and rests for keepRest.
-	keepWork = 100 * time.Microsecond
-	keepRest = time.Millisecond
+	// Within that, and while the state is gathered, there are the rests of resting, after every serviceRest services or 8 networks.
+	keepWork    = 100 * time.Microsecond
+	keepRest    = time.Millisecond
+	serviceRest = 4
 	// maxFile bounds what is read at the start; the largest configuration that is tested writes a twentieth of it.
 	maxFile = 1 << 29
 )
@@ -378,12 +380,13 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// spacing returns what a long work calls between its pieces: it rests when the work has had its time, and fails when ctx is
-// done. Without rests, queries would wait for the work where there is one core.
+// spacing returns what a long work calls between its pieces: it rests each time as resting does, and longer when the work has had
+// its time, and fails when ctx is done. Without rests, queries would wait for the work where there is one core.
 func spacing(ctx context.Context) func() error {
-	began := time.Now()
+	began, short := time.Now(), resting()
 	return func() error {
 		if time.Since(began) < keepWork {
+			short()
 			return nil
 		}
 		select {
@@ -491,7 +494,7 @@ func (f *fileState) encode(w *bufio.Writer, rest func() error) error {
 	_, _ = w.Write(sites)
 	_, _ = w.WriteString(`,"services":[`)
 	for i := range f.Services {
-		if i%8 == 0 {
+		if i%serviceRest == 0 {
 			if err := rest(); err != nil {
 				return err
 			}
@@ -573,7 +576,11 @@ func (s *Store) capture(now time.Time) *fileState {
 			Since: st.since, GraceUntil: st.graceUntil, Load: st.load.capture(), NewSessions: slices.Clone(st.newSessions), Servers: st.servers.capture(),
 		})
 	}
-	for _, svc := range s.svcOrder {
+	rest := resting()
+	for i, svc := range s.svcOrder {
+		if i%serviceRest == 0 {
+			rest()
+		}
 		fs := fileService{Name: svc.cfg.Name, Pool: svc.pool, PoolSince: svc.poolSince, PoolWhy: svc.poolWhy, Hold: svc.hold.capture()}
 		for _, m := range svc.members {
 			fm := fileMember{

@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// restAfter is how many clients or services are gone through between two rests: 10 to 20 us, where all of a piece made a
-	// query wait for 100 to 200.
+	// restAfter is how many clients or services are gone through between two rests: some 10 us, where the whole of a piece takes
+	// 120, and has taken 470.
 	restAfter = 32
 	// restMost is the longest rest after which there are more.
 	restMost = 5 * time.Millisecond

@@ -512,7 +512,11 @@ func (ts *targets) survey(now time.Time) map[uint16]bool {
 	// and comes back with another.
 	recent := ts.cfg.Refresh + time.Minute
 	missed, reached := map[uint16]int{}, map[uint16]int{}
+	rest, looked := resting(), 0
 	for key, t := range ts.all {
+		if looked++; looked%restAfter == 0 {
+			rest()
+		}
 		if now.Sub(t.asked) >= 2*ts.cfg.Refresh {
 			ts.drop(key, t)
 			continue
