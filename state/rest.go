@@ -9,22 +9,25 @@ const (
 	// restAfter is how many clients or services are gone through between two rests: some 10 us, where the whole of a piece takes
 	// 120, and has taken 470.
 	restAfter = 32
-	// restMost is the longest rest after which there are more.
-	restMost = 5 * time.Millisecond
+	// A rest is long where a worker is always busy: it gives the processor back after 10 ms only. After mostLongRests of them there
+	// are no more, else the work would never be done, and who needs the lock that it holds would wait. One may be the machine's doing.
+	longRest      = 5 * time.Millisecond
+	mostLongRests = 4
 )
 
 // resting returns what recurring work calls after every restAfter clients or services, so that queries need not wait for the whole
-// of it where there is one core. A worker that is always busy gives the processor back only after 10 ms: then there are no more
-// rests, else the work would never be done.
+// of it where there is one core.
 func resting() func() {
-	busy := false
+	long := 0
 	return func() {
-		if busy {
+		if long == mostLongRests {
 			return
 		}
 		began := time.Now()
 		runtime.Gosched() // to who waits for this P
 		yield()           // to who waits for this core
-		busy = time.Since(began) > restMost
+		if time.Since(began) > longRest {
+			long++
+		}
 	}
 }
