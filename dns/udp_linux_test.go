@@ -2,12 +2,17 @@ package dns_test
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"gslbd/dns"
 )
@@ -72,4 +77,51 @@ func polled(t *testing.T) map[uint64]bool {
 		}
 	}
 	return all
+}
+
+// Each UDP worker has a thread that runs in short slices, and nobody else has.
+func TestUDPThreads(t *testing.T) {
+	if attr, err := unix.SchedGetAttr(0, 0); err != nil || attr.Runtime == 0 {
+		t.Skipf("this kernel tells of no slices: %v", err)
+	}
+	short := func() (n int) {
+		tasks, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, task := range tasks {
+			tid, err := strconv.Atoi(task.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if attr, err := unix.SchedGetAttr(tid, 0); err == nil && attr.Runtime == 100_000 { // else it has ended
+				n++
+			}
+		}
+		return n
+	}
+	s, err := dns.New(dns.Options{Store: conformanceWorld(t).store, Listen: []string{"127.0.0.1:0", "127.0.0.2:0"}, Workers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Bind(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx) }()
+	for deadline := time.Now().Add(10 * time.Second); short() != 4; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d threads run in short slices, want 4", short())
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); short() != 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d threads run in short slices although the workers have ended", short())
+		}
+	}
 }
