@@ -72,7 +72,11 @@ func (s *Store) evalServices(now time.Time) {
 	}
 	slices.SortFunc(s.touched, func(a, b *service) int { return a.index - b.index }) // what is logged has that order
 	others := s.due
-	for _, svc := range s.touched {
+	rest := resting()
+	for i, svc := range s.touched {
+		if i%restAfter == restAfter-1 {
+			rest()
+		}
 		svc.touched = false
 		s.due = time.Time{}
 		s.evalHealth(svc, now)

@@ -48,6 +48,12 @@ func TestRests(t *testing.T) {
 		"decay":  func() { s.decay(now) },
 		"sweep":  func() { s.sweep(now) },
 		"gather": func() { s.capture(now) },
+		"publish": func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.touchAll()
+			s.publish(now)
+		},
 	} {
 		most := int64(0)
 		for try := 0; try < 100 && most < 4; try++ { // the machine may hold a rest up, and then there are no more
