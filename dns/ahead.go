@@ -14,8 +14,8 @@ const mostAhead = 16
 type ahead struct {
 	queries  [mostAhead]query
 	verdicts [mostAhead]int    // of parse
-	messages [mostAhead][]byte // those that were read; nil: not, or it has been answered
-	at, n    int               // those from at up to n are to be answered
+	messages [mostAhead][]byte // that queries are of
+	at, n    int               // n were read, and those from at on are to be answered
 
 	slots    [mostAhead]*nameSlot
 	nodes    [mostAhead]*node
@@ -38,7 +38,7 @@ func (a *ahead) take(msg []byte) (*query, int) {
 	return &a.queries[i], a.verdicts[i]
 }
 
-// forget ends a batch.
+// forget lets go of all that was read.
 func (a *ahead) forget() {
 	for i := range a.n {
 		a.queries[i].name.zone, a.messages[i] = nil, nil
@@ -61,7 +61,8 @@ func (r *Responder) LookAhead(queries [][]byte, remotes []netip.AddrPort) {
 		r.ahead = new(ahead) // once, and not for the many that serve TCP
 	}
 	a, use := r.ahead, r.options(false)
-	a.at, a.n = 0, min(len(queries), mostAhead)
+	a.forget()
+	a.n = min(len(queries), mostAhead)
 	a.state.Begin(r.snap)
 	n := 0
 	for i, msg := range queries[:a.n] {

@@ -121,3 +121,20 @@ func TestNameParse(t *testing.T) {
 		}
 	}
 }
+
+// What was read of queries that were looked ahead at keeps no zones from being freed once the next are.
+func TestAheadForgets(t *testing.T) {
+	var a ahead
+	for n := mostAhead; n > 0; n /= 2 {
+		a.n = n
+		for i := range n {
+			a.queries[i].name.zone, a.messages[i] = &zone{}, []byte{0}
+		}
+		a.forget()
+		for i := range a.queries {
+			if a.queries[i].name.zone != nil || a.messages[i] != nil {
+				t.Fatalf("of %d queries it keeps query %d", n, i)
+			}
+		}
+	}
+}

@@ -9,7 +9,7 @@ import (
 const MostAhead = 16
 
 // An Ahead reads what lookups of some addresses will read, soon after, so that it is in the processor's caches then: Begin,
-// then Add for each, one right after the other, then Descend and Records. A lookup waits for memory at each step; here all
+// then Add for each, one right after the other, then Descend and Records, and End. A lookup waits for memory at each step; here all
 // addresses take a step before any takes the next, and they wait together. It decides nothing.
 //
 // Hot path: no allocation, no lock. An Ahead belongs to one goroutine.
@@ -28,8 +28,16 @@ type walker struct {
 	key  uint64 // the bits to come, highest first
 }
 
-// Begin forgets what was added, and is for lookups in db from now on; nil: for none.
-func (a *Ahead) Begin(db *DB) { a.db, a.n = db, 0 }
+// Begin is for lookups in db from now on, after an End.
+func (a *Ahead) Begin(db *DB) { a.db = db }
+
+// End lets go of the databases, and of what was added.
+func (a *Ahead) End() {
+	for i := range a.all[:a.n] {
+		a.all[i].d = nil
+	}
+	a.db, a.n = nil, 0
+}
 
 // Add adds an address. Beyond MostAhead, those that no database would place, and the zero Addr, it does nothing.
 func (a *Ahead) Add(addr netip.Addr) {

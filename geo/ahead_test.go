@@ -43,6 +43,7 @@ func TestAhead(t *testing.T) {
 			}
 			ahead.Descend()
 			ahead.Records()
+			ahead.End()
 		}); n != 0 {
 			t.Fatalf("%v allocations", n)
 		}

@@ -748,6 +748,7 @@ func BenchmarkLookupEverywhere(b *testing.B) {
 			}
 			ahead.Descend()
 			ahead.Records()
+			ahead.End()
 			for _, a := range batch {
 				db.Lookup(a)
 			}

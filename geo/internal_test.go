@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -345,4 +346,25 @@ func FuzzOpen(f *testing.F) {
 			}
 		}
 	})
+}
+
+// An Ahead that waits for its next use keeps no database from being freed.
+func TestAheadLetsGo(t *testing.T) {
+	db, err := Open(Options{Databases: []string{"../testdata/geo/cities.mmdb"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var a Ahead
+	for n := MostAhead; n > 0; n /= 2 {
+		a.Begin(db)
+		for range n {
+			a.Add(netip.MustParseAddr("20.1.2.3"))
+		}
+		a.Descend()
+		a.Records()
+		a.End()
+		if a.db != nil || slices.ContainsFunc(a.all[:], func(w walker) bool { return w.d != nil }) {
+			t.Fatalf("%d addresses: it keeps a database", n)
+		}
+	}
 }

@@ -23,7 +23,7 @@ func (s *Snapshot) Large() bool {
 }
 
 // An Ahead reads what some decisions will read, each of them soon after by the same worker, so that it is in the
-// processor's caches then: Begin, then Client for each, then Networks and Services. The decisions one after the other would
+// processor's caches then: Begin, then Client for each, then Networks and Services, and End. The decisions one after the other would
 // wait for memory each, and here the loads wait together. It decides nothing.
 //
 // A processor has many loads under way at once only where few instructions lie between them, and none that needs what they
@@ -46,19 +46,19 @@ type clientAhead struct {
 	row       *RTTRow
 }
 
-// Begin forgets what was added, and is for decisions by s from now on.
+// Begin is for decisions by s from now on, after an End.
 func (a *Ahead) Begin(s *Snapshot) {
-	a.snap, a.n = s, 0
+	a.snap = s
 	a.geo.Begin(s.Geo)
 }
 
-// End lets go of the snapshot.
+// End lets go of the snapshot, and of what was added.
 func (a *Ahead) End() {
-	a.snap = nil
 	for i := range a.clients[:a.n] {
 		a.clients[i].slots, a.clients[i].row = nil, nil
 	}
-	a.geo.Begin(nil)
+	a.snap, a.n = nil, 0
+	a.geo.End()
 }
 
 // Client adds the client of a decision. Beyond the first 16 it does nothing.

@@ -81,6 +81,29 @@ func TestLookAheadWhileWriting(t *testing.T) {
 		}
 		a.Networks()
 		a.Services(nil, 0)
+		a.End()
 	}
 	written.Wait()
+}
+
+// An Ahead that waits for its next use keeps nothing from being freed.
+func TestAheadLetsGo(t *testing.T) {
+	table := NewRTTTable(RTTConfig{})
+	addr := netip.MustParseAddr("20.1.2.3")
+	table.Add(1, []RTTSample{{Resolver: addr, RTT: time.Millisecond}}, time.Now())
+	var a Ahead
+	for n := mostAhead; n > 0; n /= 2 {
+		a.Begin(&Snapshot{RTT: table, Geo: &geo.DB{}})
+		for range n {
+			a.Client(addr)
+		}
+		a.Networks()
+		a.Services(nil, 0)
+		a.End()
+		for i := range a.clients {
+			if c := &a.clients[i]; a.snap != nil || c.slots != nil || c.row != nil {
+				t.Fatalf("%d clients: it keeps what was read of client %d", n, i)
+			}
+		}
+	}
 }
