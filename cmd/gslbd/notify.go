@@ -35,8 +35,8 @@ const (
 	askAgain = 100 * time.Millisecond
 
 	// asksPerWorker is how many questions are asked for each worker of an address. The kernel spreads them by chance; one
-	// hung worker of many is missed by one ping in fifty.
-	asksPerWorker = 4
+	// hung worker of many is missed by one ping in 3,000, one of two by one in 65,000.
+	asksPerWorker = 8
 
 	// maxAsks bounds how many questions are under way, since each holds a socket.
 	maxAsks = 512
