@@ -166,12 +166,15 @@ func (c *Chain) begin(q *Query, d *Decision) bool {
 // constraints, and whom health rejects. It is for a service that is about to be published, and fills in svc.Ready.
 func (c *Chain) Prepare(svc *state.Service) {
 	for _, m := range svc.Members {
-		if len(m.Moved) > 0 {
+		switch {
+		case len(m.Moved) > 0:
 			return // a staged order moves some clients away
+		case max(m.Index, m.Site.Index) > math.MaxUint16:
+			return // a ReadyCandidate has no room for it
 		}
 	}
-	if svc.SlowStart > 0 || len(svc.Members) > math.MaxUint16 {
-		return // it holds some clients back, and not for ever; or they have no room in a ReadyCandidate
+	if svc.SlowStart > 0 {
+		return // it holds some clients back, and not for ever
 	}
 	q := NewQuery(len(svc.Members))
 	q.Service = svc

@@ -467,3 +467,32 @@ func TestReasons(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// Members and sites beyond those that a ReadyCandidate can name are decided for all the same.
+func TestDecideManySitesAndMembers(t *testing.T) {
+	const many = 1 << 16
+	w := newWorld("a", "b")
+	for len(w.snapshot.Sites) < many {
+		w.snapshot.Sites = append(w.snapshot.Sites, w.snapshot.Sites[0])
+	}
+	for i, name := range []string{"a", "b"} { // 1<<16 and the next; cut to 16 bits they would be the first two
+		site := *w.at(name)
+		info := *site.SiteInfo
+		info.Index, site.SiteInfo = many+i, &info
+		site.Overloaded = name == "b"
+		w.snapshot.Sites = append(w.snapshot.Sites, &site)
+		w.of(name).Site = &info
+	}
+	w.snapshot.Sites[0] = &state.Site{SiteInfo: w.snapshot.Sites[0].SiteInfo, Overloaded: true}
+	if got, _, _ := w.decide(build(t, "health", "capacity")); got != "a" {
+		t.Errorf("%s is answered", got)
+	}
+
+	w = newWorld(slices.Repeat([]string{"a"}, many+1)...)
+	for _, m := range w.Members[:many] {
+		m.Up = [2]bool{}
+	}
+	if _, d, _ := w.decide(build(t, "health")); d.Index(0) != many {
+		t.Errorf("member %d is answered", d.Index(0))
+	}
+}
