@@ -17,6 +17,7 @@ type ahead struct {
 	messages [mostAhead][]byte // that queries are of
 	at, n    int               // n were read, and those from at on are to be answered
 
+	names    [mostAhead]*name // of queries
 	slots    [mostAhead]*nameSlot
 	nodes    [mostAhead]*node
 	services [mostAhead]*state.Service
@@ -76,7 +77,7 @@ func (r *Responder) LookAhead(queries [][]byte, remotes []netip.AddrPort) {
 			continue
 		}
 		q.name.zone, q.name.hash = z, z.names.hash(q.name.suffix(q.name.labels))
-		a.slots[n] = z.names.first(q.name.hash)
+		a.names[n], a.slots[n] = &q.name, z.names.first(q.name.hash)
 		n++
 		if q.ecs.present && q.ecs.prefix.Bits() > 0 {
 			a.state.Client(q.ecs.prefix.Addr())
@@ -84,10 +85,13 @@ func (r *Responder) LookAhead(queries [][]byte, remotes []netip.AddrPort) {
 			a.state.Client(remotes[i].Addr().Unmap())
 		}
 	}
-	for i, s := range a.slots[:n] {
-		a.nodes[i] = s.node
+	for _, s := range a.slots[:n] {
+		a.loaded += s.hash
 	}
 	a.state.Networks()
+	for i, nm := range a.names[:n] {
+		a.nodes[i] = nm.zone.names.likely(nm.hash)
+	}
 	for _, n := range a.nodes[:n] {
 		if n != nil && n.service != nil {
 			a.loaded += uint64(n.name[0])

@@ -34,8 +34,17 @@ func newNameIndex(nodes map[string]*node) nameIndex {
 // place returns the slot where the search for a hash begins.
 func (x *nameIndex) place(h uint64) uint64 { return h & uint64(len(x.slots)-1) }
 
-// first returns the slot where the search for a hash begins, mostly that of the name.
+// first returns the slot where the search for a hash begins.
 func (x *nameIndex) first(h uint64) *nameSlot { return &x.slots[x.place(h)] }
+
+// likely returns the node that find does for a name with this hash, unless another name has the same. It reads no node.
+func (x *nameIndex) likely(h uint64) *node {
+	for at := x.place(h); ; at = x.place(at + 1) {
+		if s := &x.slots[at]; s.node == nil || s.hash == h {
+			return s.node
+		}
+	}
+}
 
 // hash returns what the search for a name in wire form and lower case begins with.
 func (x *nameIndex) hash(name []byte) uint64 { return maphash.Bytes(x.seed, name) }
