@@ -21,7 +21,7 @@ const (
 	// clientRate is how many samples a second are wanted of one service that is asked more often. A full reservoir then
 	// tells of the last ten minutes or so.
 	clientRate = 8
-	// clientSlotCount is how many samples fit between two ticks. A sample that finds no room is forgotten.
+	// clientSlotCount is how many samples fit between two ticks. When there is no more room, sampling ends until the tick.
 	clientSlotCount = 8192
 	// clientWindow is the time constant of the mean rate at which a service is asked.
 	clientWindow = 10 * time.Minute
@@ -40,7 +40,13 @@ type Client struct {
 
 // clientSlots collects sampled clients between two ticks, in fixed memory. A slot takes a cache line, so that workers
 // which write to different ones do not contend.
-type clientSlots [clientSlotCount]clientSlot
+type clientSlots struct {
+	// full is when, in nanoseconds after clients.since, one found no room: then nobody looks for any until the next tick has ended.
+	// 0: there is room; below 0 as well, but a tick is under way, and whoever finds no room is forgotten.
+	full  atomic.Int64
+	_     [56]byte
+	slots [clientSlotCount]clientSlot
+}
 
 // A clientSlot is owned as an askedSlot is: by whoever took it from free, or from full, to busy. Nobody else reads it.
 type clientSlot struct {
@@ -59,17 +65,21 @@ const (
 
 // Served records that a client was decided for, so that forecasts know who asks. chance is a random number of the
 // query's; a share of the calls for a service that is asked often does nothing more. Hot path: no lock, no allocation,
-// and nothing is written that other workers must read.
+// and but for once between two ticks nothing is written that other workers must read.
 func (s *Store) Served(service *Service, ldns netip.Addr, ecs netip.Prefix, chance uint64) {
 	if service.sampled == nil || chance&service.sampled.Load() != 0 || !ldns.IsValid() {
 		return
 	}
-	s.clientSlots.note(service.id, ldns, ecs, chance>>32)
+	if c := s.clientSlots; c.full.Load() <= 0 && !c.note(service.id, ldns, ecs, chance>>32) {
+		c.full.CompareAndSwap(0, max(int64(s.now().Sub(s.clients.since)), 1))
+	}
 }
 
-func (c *clientSlots) note(service uint32, ldns netip.Addr, ecs netip.Prefix, at uint64) {
-	for i := range uint64(4) {
-		sl := &c[(at+i)%clientSlotCount]
+// note reports whether there was room. It looks into 16 slots, so that it does not fail before most are full.
+func (c *clientSlots) note(service uint32, ldns netip.Addr, ecs netip.Prefix, at uint64) bool {
+	for range 16 {
+		sl := &c.slots[at%clientSlotCount]
+		at += at>>16 | 1
 		if sl.state.Load() != slotFree || !sl.state.CompareAndSwap(slotFree, slotBusy) {
 			continue
 		}
@@ -86,8 +96,9 @@ func (c *clientSlots) note(service uint32, ldns netip.Addr, ecs netip.Prefix, at
 		}
 		sl.meta, sl.service = meta, service
 		sl.state.Store(slotFull)
-		return
+		return true
 	}
+	return false
 }
 
 // A reservoir holds recent clients of one service. It is kept by the service's name, so that it survives reloads.
@@ -122,8 +133,9 @@ type clients struct {
 	mu sync.Mutex
 	// All guarded by mu.
 	most    int                   // clients of one service
-	wanted  int                   // samples of a second of one service
+	wanted  float64               // samples of a second of one service
 	adapted time.Time             // when a reservoir last was
+	open    time.Duration         // when, after since, slots that had been full had room again
 	all     map[uint32]*reservoir // by the service's id
 	list    []*reservoir          // all
 }
@@ -134,7 +146,7 @@ func (c *clients) configure(services []*service) {
 	defer c.mu.Unlock()
 	n := max(len(services), 1)
 	c.most = min(maxClients, clientMemory/keptClientSize/n)
-	c.wanted = min(max(clientSlotCount/2/n, 1), clientRate)
+	c.wanted = min(clientSlotCount/4/float64(n), clientRate)
 	c.all, c.list = make(map[uint32]*reservoir, len(services)), make([]*reservoir, 0, len(services))
 	for _, svc := range services {
 		r := svc.recent
@@ -154,9 +166,12 @@ func (c *clients) configure(services []*service) {
 func (c *clients) drain(slots *clientSlots, at *int, most int, now time.Time) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if *at == 0 {
+		slots.full.CompareAndSwap(0, -1)
+	}
 	second := uint32(now.Sub(c.since) / time.Second)
-	for ; *at < len(slots) && most > 0; *at++ {
-		sl := &slots[*at]
+	for ; *at < len(slots.slots) && most > 0; *at++ {
+		sl := &slots.slots[*at]
 		if sl.state.Load() != slotFull || !sl.state.CompareAndSwap(slotFull, slotBusy) {
 			continue
 		}
@@ -172,16 +187,29 @@ func (c *clients) drain(slots *clientSlots, at *int, most int, now time.Time) in
 }
 
 // adapt ends a tick for up to most reservoirs, from the one at on. It returns as drain does.
-func (c *clients) adapt(at *int, most int, now time.Time) int {
+func (c *clients) adapt(slots *clientSlots, at *int, most int, now time.Time) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	full := time.Duration(slots.full.Load())
 	for ; *at < len(c.list) && most > 0; *at++ {
 		r := c.list[*at]
-		if passed := now.Sub(r.adapted); passed > 0 {
-			r.adapt(passed, c.wanted)
+		passed := now.Sub(r.adapted)
+		sampled := passed
+		if full > 0 {
+			sampled = full - max(c.open, r.adapted.Sub(c.since))
+		}
+		if sampled > 0 {
+			r.adapt(passed, sampled, c.wanted)
 			r.adapted = now
 		}
 		most--
+	}
+	if *at == len(c.list) && most > 0 { // the tick's last call that has something to do
+		if full > 0 {
+			c.open = now.Sub(c.since)
+		}
+		slots.full.Store(0)
+		*at++
 	}
 	c.adapted = now
 	return most
@@ -200,17 +228,18 @@ func (r *reservoir) add(k keptClient, most int) {
 	r.kept = append(r.kept, k)
 }
 
-// adapt ends a tick: it works the rate out, and chooses the share that is sampled in the next.
-func (r *reservoir) adapt(passed time.Duration, wanted int) {
+// adapt ends a tick, in which there was room for samples for some time: it works the rate out, and chooses the share that is
+// sampled in the next.
+func (r *reservoir) adapt(passed, sampled time.Duration, wanted float64) {
 	mask := r.mask.Load()
-	perSecond := float64(r.got) / passed.Seconds()
+	perSecond := float64(r.got) / sampled.Seconds()
 	r.got = 0
 	r.rate += (perSecond*float64(mask+1) - r.rate) * -math.Expm1(-float64(passed)/float64(clientWindow))
 	next := mask
-	if perSecond < float64(wanted)/2 {
+	if perSecond < wanted/2 {
 		next >>= 1
 	}
-	for ; perSecond > 2*float64(wanted) && next < 1<<31-1; perSecond /= 2 {
+	for ; perSecond > 2*wanted && next < 1<<31-1; perSecond /= 2 {
 		next = next<<1 | 1
 	}
 	if next != mask { // else the workers need not read it anew

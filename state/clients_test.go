@@ -3,6 +3,7 @@ package state_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
@@ -196,6 +197,41 @@ func TestClientsAreBounded(t *testing.T) {
 		}
 		if found < 335+4500 {
 			t.Errorf("%d clients after each of 5,000 services was asked once, want most of 5,335", found)
+		}
+	})
+}
+
+// So many services are asked so often that the room for samples is full long before the tick. How often they are asked is
+// worked out all the same, for those that are asked in the beginning of a second and for those that are asked at its end.
+func TestClientsOfMoreQueriesThanRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const services, perSecond, seconds = 5000, 10, 12
+		r := start(t, large(4, services))
+		rnd := rand.New(rand.NewPCG(1, 2))
+		snap := r.s.Snapshot()
+		const step = 25 * time.Millisecond
+		owed := 0.0
+		for range int(seconds * time.Second / step) {
+			for owed += services * perSecond * step.Seconds(); owed >= 1; owed-- {
+				r.s.Served(snap.Services[rnd.IntN(services)], network(rnd.IntN(1000)), netip.Prefix{}, rnd.Uint64())
+			}
+			time.Sleep(step)
+		}
+		sum, known := 0.0, 0
+		for _, svc := range snap.Services {
+			list := r.s.Clients(svc.Name)
+			known += len(list)
+			for _, c := range list {
+				sum += c.Weight
+			}
+		}
+		// A mean over ten minutes, of which so many seconds have passed.
+		want := services * perSecond * -math.Expm1(-seconds/600.)
+		if sum < 0.85*want || sum > 1.15*want {
+			t.Errorf("all services are asked %.0f times a second, want about %.0f", sum, want)
+		}
+		if known < services*seconds/4 {
+			t.Errorf("%d samples are kept", known)
 		}
 	})
 }

@@ -375,7 +375,7 @@ func (s *Store) tick(now time.Time) time.Time {
 		}
 		left := s.targets.drain(s.asked, &c.asked, restAfter, now)
 		left = s.clients.drain(s.clientSlots, &c.served, left, now)
-		left = s.clients.adapt(&c.adapted, left, now)
+		left = s.clients.adapt(s.clientSlots, &c.adapted, left, now)
 		if left = s.targets.prune(&c.pruned, left, now); left > 0 {
 			break
 		}
