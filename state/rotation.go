@@ -168,7 +168,7 @@ func (c *Counters) Add(shard int, reason uint8, member int) {
 	if int(reason) < MaxReasons {
 		c.cells.all[c.cells.of(shard)+int(c.reasons)+int(reason)].Add(1)
 	}
-	if member >= 0 && member < len(c.members) {
+	if member >= 0 && (member < int(c.own) || member < len(c.members)) { // mostly own says so, and members are on another line
 		c.answer(shard, member).Add(1)
 	}
 }
