@@ -9,7 +9,7 @@ import (
 const MostAhead = 16
 
 // An Ahead reads what lookups of some addresses will read, soon after, so that it is in the processor's caches then: Begin,
-// then Add for each, one right after the other, then Descend and Records, and End. A lookup waits for memory at each step; here all
+// then Add for each, then Blocks, Descend and Records, one right after the other, and End. A lookup waits for memory at each step; here all
 // addresses take a step before any takes the next, and they wait together. It decides nothing.
 //
 // Hot path: no allocation, no lock. An Ahead belongs to one goroutine.
@@ -23,6 +23,7 @@ type Ahead struct {
 // A walker is an address on its way down a tree.
 type walker struct {
 	d    *database
+	step *step // what the blocks say; nil: there are none, or what they say is known
 	at   uint32
 	left int    // how many steps it takes at most
 	key  uint64 // the bits to come, highest first
@@ -34,7 +35,7 @@ func (a *Ahead) Begin(db *DB) { a.db = db }
 // End lets go of the databases, and of what was added.
 func (a *Ahead) End() {
 	for i := range a.all[:a.n] {
-		a.all[i].d = nil
+		a.all[i].d, a.all[i].step = nil, nil
 	}
 	a.db, a.n = nil, 0
 }
@@ -61,21 +62,35 @@ func (a *Ahead) Add(addr netip.Addr) {
 	}
 }
 
-// begin4 takes an IPv4 address to where lookup4 goes on bit by bit. It does not depend on what the last block says, so that a
-// processor need not wait for that.
+// begin4 takes an IPv4 address to the second block.
 func (d *database) begin4(addr uint32) walker {
 	w := walker{d: d, at: d.tree.ipv4, left: 32, key: uint64(addr) << 32}
 	if d.tree.blocks == nil {
 		return w
 	}
-	s := d.tree.blocks[0][byte(addr>>24)]
+	w.left = 32 - blocksDepth
+	s := &d.tree.blocks[0][byte(addr>>24)]
 	if s.isBlock() {
-		if s = d.tree.blocks[s>>takenBits][byte(addr>>16)]; s.isBlock() {
-			s = d.tree.blocks[s>>takenBits][byte(addr>>8)]
-		}
+		s = &d.tree.blocks[*s>>takenBits][byte(addr>>16)]
 	}
-	w.at, w.left, w.key = s.pointer(), 32-blocksDepth, w.key<<blocksDepth
+	w.step = s
 	return w
+}
+
+// Blocks takes all addresses to the ends of the blocks. It does not depend on what the last of them says, so that a processor need
+// not wait for that.
+func (a *Ahead) Blocks() {
+	for i := range a.all[:a.n] {
+		w := &a.all[i]
+		if w.step == nil {
+			continue
+		}
+		s := *w.step
+		if s.isBlock() {
+			s = w.d.tree.blocks[s>>takenBits][byte(w.key>>40)]
+		}
+		w.at, w.key = s.pointer(), w.key<<blocksDepth
+	}
 }
 
 // Descend takes all addresses to the ends of their ways, side by side.

@@ -41,6 +41,7 @@ func TestAhead(t *testing.T) {
 			for _, a := range addrs {
 				ahead.Add(a)
 			}
+			ahead.Blocks()
 			ahead.Descend()
 			ahead.Records()
 			ahead.End()

@@ -55,6 +55,7 @@ type cached struct {
 	offset   uintptr
 	usable   bool
 	location Location // where usable; beside the offset, which a lookup reads first
+	_        [16]byte // it begins on a cache line
 }
 
 // A stamp tells whether a file is still the one that was seen. Its zero value is of no file.

@@ -746,6 +746,7 @@ func BenchmarkLookupEverywhere(b *testing.B) {
 			for _, a := range batch {
 				ahead.Add(a)
 			}
+			ahead.Blocks()
 			ahead.Descend()
 			ahead.Records()
 			ahead.End()

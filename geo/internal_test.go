@@ -222,6 +222,7 @@ func checkTree(t *testing.T, name string, file []byte) {
 			var ahead Ahead
 			ahead.Begin(&DB{databases: []*database{{tree: *tree}}})
 			ahead.Add(a)
+			ahead.Blocks()
 			if ahead.Descend(); ahead.all[0].at != at {
 				t.Fatalf("%s, %v, %s: looked ahead to %d, not %d", name, a, how, ahead.all[0].at, at)
 			}
@@ -360,10 +361,11 @@ func TestAheadLetsGo(t *testing.T) {
 		for range n {
 			a.Add(netip.MustParseAddr("20.1.2.3"))
 		}
+		a.Blocks()
 		a.Descend()
 		a.Records()
 		a.End()
-		if a.db != nil || slices.ContainsFunc(a.all[:], func(w walker) bool { return w.d != nil }) {
+		if a.db != nil || slices.ContainsFunc(a.all[:], func(w walker) bool { return w.d != nil || w.step != nil }) {
 			t.Fatalf("%d addresses: it keeps a database", n)
 		}
 	}

@@ -34,7 +34,6 @@ type Ahead struct {
 	snap    *Snapshot
 	n       int // clients
 	clients [mostAhead]clientAhead
-	addrs   [mostAhead]netip.Addr
 	geo     geo.Ahead
 	loaded  uint64 // so that the compiler keeps the loads; nobody reads it
 }
@@ -70,7 +69,7 @@ func (a *Ahead) Client(addr netip.Addr) {
 	c.hi, c.lo = t.network(addr)
 	c.h = t.hash(c.hi, c.lo)
 	c.slots = *t.shard(c.h).slots.Load()
-	a.addrs[a.n] = addr
+	a.geo.Add(addr)
 	a.n++
 }
 
@@ -81,9 +80,7 @@ func (a *Ahead) Networks() {
 		c := &clients[i]
 		c.row = c.slots[c.h&uint64(len(c.slots)-1)].row.Load() // the address may be read after the row only; mostly it is the network's
 	}
-	for _, addr := range a.addrs[:a.n] {
-		a.geo.Add(addr)
-	}
+	a.geo.Blocks()
 }
 
 // Services takes the others, for the clients and for their services, of which it reads the first 16. The worker counts in this

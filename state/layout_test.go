@@ -37,6 +37,10 @@ func TestHotFieldsStandTogether(t *testing.T) {
 	if size := unsafe.Sizeof(ReadyCandidate{}); line%size != 0 {
 		t.Errorf("a ReadyCandidate takes %d octets, which may cross a line", size)
 	}
+	// What has so many octets begins on a line of its own.
+	if size := unsafe.Sizeof(n); size%line != 0 {
+		t.Errorf("serviceCounts have %d octets, so that only some begin on a line", size)
+	}
 	// Members of a service lie one after the other.
 	if size := unsafe.Sizeof(m); size%line != 0 {
 		t.Errorf("a Member has %d octets, so that only some begin on a line of their own", size)

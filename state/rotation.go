@@ -20,6 +20,7 @@ type serviceCounts struct {
 	rotation Rotation
 	sampled  atomic.Uint64 // see reservoir
 	counters Counters
+	_        [16]byte // it begins on a line
 }
 
 // SelectedUnit is what one selection adds to a Selections counter. Counters are fixed point, so that the decay folded
