@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/miekg/dns"
 
@@ -74,7 +75,16 @@ type node struct {
 	star    bool  // it is one
 	apex    bool  // it is the apex of another zone here, which this one may have forgotten to delegate
 	sets    []rrset
-	_       [40]byte // it begins on a cache line
+	here    [40]byte // of name, where it has room: on the next cache line
+}
+
+// begin sets the name.
+func (n *node) begin(name string) {
+	if len(name) <= len(n.here) {
+		copy(n.here[:], name)
+		name = unsafe.String(&n.here[0], len(name))
+	}
+	n.name, n.star = name, isWildcard(name)
 }
 
 // set returns the node's records of a type, or nil.
@@ -98,6 +108,12 @@ type service struct {
 
 	targets []rrset // of CNAME members, by member
 	alpn    []byte  // the value of alpn in the HTTPS record; nil: there is none
+}
+
+// A placedService lies beside the node of its name: queries read both.
+type placedService struct {
+	node    node
+	service service
 }
 
 // Build reads the zone files and places the services, which are in the order of state.Config.Services, on their names.
@@ -259,7 +275,8 @@ func (b *builder) addZone(i int, opts ZoneOptions) {
 		b.fail("zones[%d].name: the zone %s is listed twice", i, showName(apex))
 		return
 	}
-	z := &zone{apex: apex, labels: countLabels(apex), ecs: opts.ECS, keys: opts.Keys, top: &node{name: apex}}
+	z := &zone{apex: apex, labels: countLabels(apex), ecs: opts.ECS, keys: opts.Keys, top: new(node)}
+	z.top.begin(apex)
 	b.t.zones[apex] = z
 	b.t.deepest = max(b.t.deepest, z.labels)
 	b.t.ecs = b.t.ecs || opts.ECS
@@ -316,11 +333,17 @@ func wireOf(name string) string {
 }
 
 // node returns the node of a name in the zone, made with all that lie between it and the apex.
-func (zb *zoneBuilder) node(owner string) *node {
+func (zb *zoneBuilder) node(owner string) *node { return zb.nodeIn(owner, nil) }
+
+// nodeIn is node, where a new one has a place already, if it is not nil.
+func (zb *zoneBuilder) nodeIn(owner string, n *node) *node {
 	if n := zb.nodes[owner]; n != nil {
 		return n
 	}
-	n := &node{name: owner, star: isWildcard(owner)}
+	if n == nil {
+		n = new(node)
+	}
+	n.begin(owner)
 	zb.nodes[owner] = n
 	up := zb.node(parentOf(owner))
 	if isWildcard(owner) {
@@ -457,7 +480,8 @@ func (b *builder) linkParent(zb *zoneBuilder) {
 
 // addService places one service on its names.
 func (b *builder) addService(i int, opts ServiceOptions) {
-	svc := &service{index: int32(i)}
+	placed := &placedService{service: service{index: int32(i)}}
+	svc := &placed.service
 	path := fmt.Sprintf("services[%d]", i)
 	for j, m := range opts.Members {
 		for f := range m.Addresses {
@@ -490,9 +514,9 @@ func (b *builder) addService(i int, opts ServiceOptions) {
 		}
 		svc.has[f] = true
 	}
-	b.place(svc, path+".name", opts.Name)
+	b.place(svc, &placed.node, path+".name", opts.Name)
 	for j, alias := range opts.Aliases {
-		b.place(svc, fmt.Sprintf("%s.aliases[%d]", path, j), alias)
+		b.place(svc, nil, fmt.Sprintf("%s.aliases[%d]", path, j), alias)
 	}
 }
 
@@ -505,8 +529,8 @@ func cnameSet(target []byte) rrset {
 	return rrset{typ: dns.TypeCNAME, recs: []record{{wire: append(wire, target...)}}, target: target}
 }
 
-// place puts a service on one name.
-func (b *builder) place(svc *service, path, name string) {
+// place puts a service on one name, whose node has a place already if room is not nil.
+func (b *builder) place(svc *service, room *node, path, name string) {
 	packed, err := packName(name)
 	if err != nil {
 		b.fail("%s: %v", path, err)
@@ -561,7 +585,7 @@ func (b *builder) place(svc *service, path, name string) {
 			break
 		}
 	}
-	n := zb.node(wire)
+	n := zb.nodeIn(wire, room)
 	switch {
 	case refused:
 	case n.service != nil:
