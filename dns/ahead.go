@@ -18,9 +18,10 @@ type ahead struct {
 	at, n    int               // n were read, and those from at on are to be answered
 
 	names    [mostAhead]*name // of queries
+	families [mostAhead]state.Family
 	slots    [mostAhead]*nameSlot
 	nodes    [mostAhead]*node
-	services [mostAhead]*state.Service
+	services [mostAhead]state.ServiceAhead
 	state    state.Ahead
 	loaded   uint64 // so that the compiler keeps the loads; nobody reads it
 }
@@ -77,7 +78,7 @@ func (r *Responder) LookAhead(queries [][]byte, remotes []netip.AddrPort) {
 			continue
 		}
 		q.name.zone, q.name.hash = z, z.names.hash(q.name.suffix(q.name.labels))
-		a.names[n], a.slots[n] = &q.name, z.names.first(q.name.hash)
+		a.names[n], a.slots[n], a.families[n] = &q.name, z.names.first(q.name.hash), q.family()
 		n++
 		if q.ecs.present && q.ecs.prefix.Bits() > 0 {
 			a.state.Client(q.ecs.prefix.Addr())
@@ -98,9 +99,9 @@ func (r *Responder) LookAhead(queries [][]byte, remotes []netip.AddrPort) {
 		}
 	}
 	services := a.services[:0]
-	for _, n := range a.nodes[:n] {
+	for i, n := range a.nodes[:n] {
 		if n != nil && n.service != nil && int(n.service.index) < len(r.snap.Services) {
-			services = append(services, r.snap.Services[n.service.index])
+			services = append(services, state.ServiceAhead{Service: r.snap.Services[n.service.index], Family: a.families[i]})
 		}
 	}
 	a.state.Services(services, r.shard)

@@ -16,10 +16,7 @@ import (
 //
 // Hot path: one decision of the chain. The counters that it advances are atomic.
 func (r *Responder) decide(z *zone, s *service, nm *name) []byte {
-	family := state.V4
-	if r.q.qtype == dns.TypeAAAA {
-		family = state.V6
-	}
+	family := r.q.family()
 	if !s.cname && !s.has[family] {
 		r.negative(z, maxTTL, 0) // no member ever has an address of this family: plain NODATA
 		return nil

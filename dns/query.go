@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 
 	"github.com/miekg/dns"
+
+	"gslbd/state"
 )
 
 const headerSize = 12
@@ -149,6 +151,14 @@ func (q *query) parse(msg []byte, use optionSet) int {
 		return dns.RcodeFormatError // RFC 9619
 	}
 	return dns.RcodeSuccess
+}
+
+// family returns which addresses a query for addresses asks for.
+func (q *query) family() state.Family {
+	if q.qtype == dns.TypeAAAA {
+		return state.V6
+	}
+	return state.V4
 }
 
 // options reads the options of an OPT record and reports whether they are well formed. Unknown ones are ignored. It reads

@@ -45,6 +45,12 @@ type clientAhead struct {
 	row       *RTTRow
 }
 
+// A ServiceAhead is a service that is asked for addresses of a family.
+type ServiceAhead struct {
+	*Service
+	Family Family
+}
+
 // Begin is for decisions by s from now on, after an End.
 func (a *Ahead) Begin(s *Snapshot) {
 	a.snap = s
@@ -85,28 +91,31 @@ func (a *Ahead) Networks() {
 
 // Services takes the others, for the clients and for their services, of which it reads the first 16. The worker counts in this
 // shard.
-func (a *Ahead) Services(services []*Service, shard int) {
+func (a *Ahead) Services(services []ServiceAhead, shard int) {
 	services = services[:min(len(services), mostAhead)]
 	clients := a.clients[:a.n]
 	if len(services) > 0 && services[0].Rotation == nil {
 		return // no Store has made them
 	}
 	sum := a.loaded
-	for _, svc := range services {
-		sum += uint64(svc.Ready[V4].Reason)
+	for i := range services {
+		svc := &services[i]
+		sum += uint64(svc.Ready[svc.Family].Reason)
 	}
 	for i := range clients {
 		c := &clients[i]
 		c.row = a.snap.RTT.row(c.slots, c.h, c.hi, c.lo)
 	}
-	for _, svc := range services {
+	for i := range services {
+		svc := &services[i]
 		sum += svc.Rotation.Turn[V4].Load() + uint64(svc.Counters.reasons) // what else is counted there stands with these
 	}
 	a.geo.Descend()
-	for _, svc := range services {
+	for i := range services {
+		svc := &services[i]
 		c := svc.candidatesAhead()
-		for i := 0; i < len(c); i += 2 { // two on a line
-			sum += uint64(c[i].Site)
+		for k := 0; k < len(c); k += 2 { // two on a line
+			sum += uint64(c[k].Site)
 		}
 	}
 	for i := range clients {
@@ -114,22 +123,24 @@ func (a *Ahead) Services(services []*Service, shard int) {
 			sum += uint64(row.oldest) + uint64(row.points[len(row.points)-1])
 		}
 	}
-	for _, svc := range services {
+	for i := range services {
+		svc := &services[i]
 		c := svc.Counters
 		cells := c.cells.all[c.cells.of(shard):]
 		sum += cells[0].Load() + cells[c.reasons].Load() + cells[c.reasons+lineCells].Load()
 	}
 	a.geo.Records()
-	for _, svc := range services {
+	for i := range services {
+		svc := &services[i]
 		c := svc.candidatesAhead()
-		for i := 0; i < len(c); i += 2 { // two on a line
-			sum += uint64(c[i].Counts.Selected[V4].Load())
+		for k := 0; k < len(c); k += 2 { // two on a line
+			sum += uint64(c[k].Counts.Selected[V4].Load())
 		}
 	}
 	a.loaded = sum
 }
 
-func (svc *Service) candidatesAhead() []ReadyCandidate {
-	c := svc.Ready[V4].Candidates
+func (svc *ServiceAhead) candidatesAhead() []ReadyCandidate {
+	c := svc.Ready[svc.Family].Candidates
 	return c[:min(len(c), membersAhead)]
 }
