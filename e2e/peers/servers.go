@@ -127,24 +127,30 @@ func gslbdFiles(w *world, dir string, port, _ int) ([]string, error) {
 	return []string{"--config", filepath.Join(dir, "gslbd.yaml")}, err
 }
 
+// gdnsdFiles has a map for each set of sites, since a resource has all data centres of its map.
 func gdnsdFiles(w *world, dir string, port, threads int) ([]string, error) {
-	resources := min(w.services, 100) // of all sites each: it places a client among all data centres of its map
+	sets := min(w.services, manySets)
 	err := write(dir, "config", func(p func(string, ...any)) {
 		p("options => { listen => [%s:%d], udp_threads => %d, tcp_threads => %d, run_dir => %q, state_dir => %q, zones_default_ttl => %d }", serverAddress, port, threads, threads, dir, dir, ttl)
 		p("service_types => { }")
-		p("plugins => { geoip => { service_types => up, maps => { m => { geoip2_db => %q, datacenters => [", w.database)
-		for i := range w.sites {
-			p("s%d,", i)
+		p("plugins => { geoip => { service_types => up, maps => {")
+		for i := range sets {
+			p("m%d => { geoip2_db => %q, datacenters => [", i, w.database)
+			for j := range w.members {
+				p("s%d,", w.site(i, j))
+			}
+			p("], auto_dc_coords => {")
+			for j := range w.members {
+				at := w.place(w.site(i, j))
+				p("s%d => [%.2f, %.2f],", w.site(i, j), at.latitude, at.longitude)
+			}
+			p("} },")
 		}
-		p("], auto_dc_coords => {")
-		for i := range w.sites {
-			p("s%d => [%.2f, %.2f],", i, w.place(i).latitude, w.place(i).longitude)
-		}
-		p("} } }, resources => {")
-		for r := range resources {
-			p("r%d => { map => m, dcmap => {", r)
-			for i := range w.sites {
-				p("s%d => 10.%d.%d.1,", i, r, i)
+		p("}, resources => {")
+		for i := range w.services {
+			p("r%d => { map => m%d, dcmap => {", i, i%sets)
+			for j := range w.members {
+				p("s%d => %s,", w.site(i, j), address(i, j))
 			}
 			p("} },")
 		}
@@ -158,7 +164,7 @@ func gdnsdFiles(w *world, dir string, port, threads int) ([]string, error) {
 		p("@ %d NS ns1.%s.", ttl, domain)
 		p("ns1 %d A %s", ttl, serverAddress)
 		for i := range w.services {
-			p("w%d %d DYNA geoip!r%d", i, ttl, i%resources)
+			p("w%d %d DYNA geoip!r%d", i, ttl, i)
 		}
 	})
 	return []string{"-c", dir, "start"}, err
