@@ -308,6 +308,15 @@ func (q *Query) constrain() Reason {
 	return reason
 }
 
+// add appends the candidate that a member is to set, which has room for it.
+func add(set []Candidate, m *state.Member) []Candidate {
+	set = set[:len(set)+1]
+	c := &set[len(set)-1] // field by field: see collect
+	c.Member, c.Site, c.Counts, c.Value = m, nil, m.MemberCounts, 0
+	c.Weight, c.Preference, c.ready, c.NoData, c.Rejected = int32(m.Weight), int16(m.Preference), 0, false, false
+	return set
+}
+
 // gather applies constraints (1) and (2) to the pool in force, or to the staged one.
 func (q *Query) gather(name string, staged bool) Reason {
 	s := &q.scratch
@@ -317,10 +326,10 @@ func (q *Query) gather(name string, staged bool) Reason {
 	for _, m := range q.Service.Members {
 		in := pooled(m, staged)
 		if in && m.Has(q.Family) {
-			s.all = append(s.all, Candidate{Member: m, Counts: m.MemberCounts, Weight: int32(m.Weight), Preference: int16(m.Preference)})
+			s.all = add(s.all, m)
 			continue
 		}
-		s.aside = append(s.aside, Candidate{Member: m, Counts: m.MemberCounts, Weight: int32(m.Weight), Preference: int16(m.Preference)})
+		s.aside = add(s.aside, m)
 		if q.Trace != nil {
 			why := "no " + q.Family.String() + " address"
 			if !in {
