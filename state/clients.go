@@ -204,12 +204,12 @@ func (c *clients) adapt(slots *clientSlots, at *int, most int, now time.Time) in
 		}
 		most--
 	}
-	if *at == len(c.list) && most > 0 { // the tick's last call that has something to do
+	if *at == len(c.list) && most > 0 { // the tick's last call that has something to do, even if a reload brings more services
 		if full > 0 {
 			c.open = now.Sub(c.since)
 		}
 		slots.full.Store(0)
-		*at++
+		*at = math.MaxInt
 	}
 	c.adapted = now
 	return most
