@@ -110,7 +110,7 @@ type service struct {
 	alpn    []byte  // the value of alpn in the HTTPS record; nil: there is none
 }
 
-// A placedService lies beside the node of its name: queries read both.
+// A placedService lies beside the node of its name, where that is new: queries read both.
 type placedService struct {
 	node    node
 	service service

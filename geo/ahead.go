@@ -9,7 +9,7 @@ import (
 const MostAhead = 16
 
 // An Ahead reads what lookups of some addresses will read, soon after, so that it is in the processor's caches then: Begin,
-// then Add for each, then Blocks, Descend and Records, one right after the other, and End. A lookup waits for memory at each step; here all
+// then Add for each, one right after the other, then Blocks, Descend and Records, and End. A lookup waits for memory at each step; here all
 // addresses take a step before any takes the next, and they wait together. It decides nothing.
 //
 // Hot path: no allocation, no lock. An Ahead belongs to one goroutine.
@@ -89,7 +89,7 @@ func (a *Ahead) Blocks() {
 		if s.isBlock() {
 			s = w.d.tree.blocks[s>>takenBits][byte(w.key>>40)]
 		}
-		w.at, w.key = s.pointer(), w.key<<blocksDepth
+		w.at, w.key, w.step = s.pointer(), w.key<<blocksDepth, nil
 	}
 }
 

@@ -3,6 +3,7 @@ package state
 import (
 	"encoding/binary"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
@@ -21,7 +22,8 @@ const (
 	// clientRate is how many samples a second are wanted of one service that is asked more often. A full reservoir then
 	// tells of the last ten minutes or so.
 	clientRate = 8
-	// clientSlotCount is how many samples fit between two ticks. When there is no more room, sampling ends until the tick.
+	// clientSlotCount is how many samples fit between two ticks. When there is no more room, sampling ends until
+	// the next tick has ended.
 	clientSlotCount = 8192
 	// clientWindow is the time constant of the mean rate at which a service is asked.
 	clientWindow = 10 * time.Minute
@@ -42,7 +44,7 @@ type Client struct {
 // which write to different ones do not contend.
 type clientSlots struct {
 	// full is when, in nanoseconds after clients.since, one found no room: then nobody looks for any until the next tick has ended.
-	// 0: there is room; below 0 as well, but a tick is under way, and whoever finds no room is forgotten.
+	// 0: there is room.
 	full  atomic.Int64
 	_     [56]byte
 	slots [clientSlotCount]clientSlot
@@ -61,22 +63,28 @@ type clientSlot struct {
 const (
 	clientHasECS  = 1 << 8
 	clientECSIsV4 = 1 << 9
+
+	clientHalvings = 16 // how often the share that was sampled had been halved, from this bit on
 )
 
 // Served records that a client was decided for, so that forecasts know who asks. chance is a random number of the
 // query's; a share of the calls for a service that is asked often does nothing more. Hot path: no lock, no allocation,
-// and but for once between two ticks nothing is written that other workers must read.
+// and, but once between two ticks at most, no clock is read and nothing is written that other workers must read.
 func (s *Store) Served(service *Service, ldns netip.Addr, ecs netip.Prefix, chance uint64) {
-	if service.sampled == nil || chance&service.sampled.Load() != 0 || !ldns.IsValid() {
+	if service.sampled == nil || !ldns.IsValid() {
 		return
 	}
-	if c := s.clientSlots; c.full.Load() <= 0 && !c.note(service.id, ldns, ecs, chance>>32) {
+	mask := service.sampled.Load()
+	if chance&mask != 0 {
+		return
+	}
+	if c := s.clientSlots; c.full.Load() == 0 && !c.note(service.id, ldns, ecs, uint32(bits.Len64(mask)), chance>>32) {
 		c.full.CompareAndSwap(0, max(int64(s.now().Sub(s.clients.since)), 1))
 	}
 }
 
-// note reports whether there was room. It looks into 16 slots, so that it does not fail before most are full.
-func (c *clientSlots) note(service uint32, ldns netip.Addr, ecs netip.Prefix, at uint64) bool {
+// note notes a client that stands for 1<<halvings queries. It reports whether there was room. It looks into 16 slots, so that it does not fail before most are full.
+func (c *clientSlots) note(service uint32, ldns netip.Addr, ecs netip.Prefix, halvings uint32, at uint64) bool {
 	for range 16 {
 		sl := &c.slots[at%clientSlotCount]
 		at += at>>16 | 1
@@ -85,11 +93,11 @@ func (c *clientSlots) note(service uint32, ldns netip.Addr, ecs netip.Prefix, at
 		}
 		hi, lo := halves(ldns)
 		sl.words[0], sl.words[1] = hi, lo
-		meta := uint32(0)
+		meta := halvings << clientHalvings
 		if ecs.IsValid() {
 			hi, lo = halves(ecs.Addr())
 			sl.words[2], sl.words[3] = hi, lo
-			meta = uint32(ecs.Bits()) | clientHasECS
+			meta |= uint32(ecs.Bits()) | clientHasECS
 			if ecs.Addr().Is4() {
 				meta |= clientECSIsV4
 			}
@@ -113,6 +121,7 @@ type reservoir struct {
 	// Guarded by clients.mu.
 	kept    []keptClient
 	got     int       // samples since adapted
+	asked   float64   // queries that they stand for
 	adapted time.Time // when it last was
 	rate    float64   // mean of queries a second
 }
@@ -135,7 +144,10 @@ type clients struct {
 	most    int                   // clients of one service
 	wanted  float64               // samples of a second of one service
 	adapted time.Time             // when a reservoir last was
-	open    time.Duration         // when, after since, slots that had been full had room again
+	ticking bool                  // a tick is under way
+	closed  bool                  // the room was full when it began
+	from    time.Duration         // when, after since, the samples began that the next tick takes in; while one is closed, this one
+	sampled time.Duration         // how long the samples were taken that the tick takes in
 	all     map[uint32]*reservoir // by the service's id
 	list    []*reservoir          // all
 }
@@ -166,8 +178,13 @@ func (c *clients) configure(services []*service) {
 func (c *clients) drain(slots *clientSlots, at *int, most int, now time.Time) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if *at == 0 {
-		slots.full.CompareAndSwap(0, -1)
+	if *at == 0 && !c.ticking {
+		end, full := now.Sub(c.since), time.Duration(slots.full.Load())
+		if c.ticking, c.closed = true, full > 0; c.closed {
+			c.sampled = full - c.from
+		} else {
+			c.from, c.sampled = end, end-c.from
+		}
 	}
 	second := uint32(now.Sub(c.since) / time.Second)
 	for ; *at < len(slots.slots) && most > 0; *at++ {
@@ -190,26 +207,20 @@ func (c *clients) drain(slots *clientSlots, at *int, most int, now time.Time) in
 func (c *clients) adapt(slots *clientSlots, at *int, most int, now time.Time) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	full := time.Duration(slots.full.Load())
 	for ; *at < len(c.list) && most > 0; *at++ {
 		r := c.list[*at]
-		passed := now.Sub(r.adapted)
-		sampled := passed
-		if full > 0 {
-			sampled = full - max(c.open, r.adapted.Sub(c.since))
-		}
-		if sampled > 0 {
-			r.adapt(passed, sampled, c.wanted)
+		if passed := now.Sub(r.adapted); passed > 0 && c.sampled > 0 {
+			r.adapt(passed, min(c.sampled, passed), c.wanted)
 			r.adapted = now
 		}
 		most--
 	}
-	if *at == len(c.list) && most > 0 { // the tick's last call that has something to do, even if a reload brings more services
-		if full > 0 {
-			c.open = now.Sub(c.since)
+	if *at >= len(c.list) && most > 0 && c.ticking { // the tick's last call that has something to do
+		if c.ticking = false; c.closed {
+			c.from = now.Sub(c.since)
+			slots.full.Store(0)
 		}
-		slots.full.Store(0)
-		*at = math.MaxInt
+		*at = math.MaxInt // whatever a reload brings meanwhile
 	}
 	c.adapted = now
 	return most
@@ -218,6 +229,7 @@ func (c *clients) adapt(slots *clientSlots, at *int, most int, now time.Time) in
 // add takes in one sample; at most most are kept.
 func (r *reservoir) add(k keptClient, most int) {
 	r.got++
+	r.asked += float64(uint64(1) << (k.meta >> clientHalvings))
 	if len(r.kept) >= most {
 		r.kept[rand.IntN(len(r.kept))] = k
 		return
@@ -228,19 +240,21 @@ func (r *reservoir) add(k keptClient, most int) {
 	r.kept = append(r.kept, k)
 }
 
-// adapt ends a tick, in which there was room for samples for some time: it works the rate out, and chooses the share that is
-// sampled in the next.
+// adapt ends a tick, before which samples were taken for some of the time that has passed: it works the rate out, and chooses the
+// share that is sampled in the next.
 func (r *reservoir) adapt(passed, sampled time.Duration, wanted float64) {
 	mask := r.mask.Load()
 	perSecond := float64(r.got) / sampled.Seconds()
-	r.got = 0
-	r.rate += (perSecond*float64(mask+1) - r.rate) * -math.Expm1(-float64(passed)/float64(clientWindow))
+	halvings := 3 + bits.Len(uint(r.got)) // no more at once: few samples tell little
+	r.rate += (r.asked/sampled.Seconds() - r.rate) * -math.Expm1(-float64(passed)/float64(clientWindow))
+	r.got, r.asked = 0, 0
 	next := mask
 	if perSecond < wanted/2 {
 		next >>= 1
 	}
-	for ; perSecond > 2*wanted && next < 1<<31-1; perSecond /= 2 {
+	for ; perSecond > 2*wanted && halvings > 0 && next < 1<<31-1; perSecond /= 2 {
 		next = next<<1 | 1
+		halvings--
 	}
 	if next != mask { // else the workers need not read it anew
 		r.mask.Store(next)
