@@ -83,7 +83,8 @@ func (s *Store) Served(service *Service, ldns netip.Addr, ecs netip.Prefix, chan
 	}
 }
 
-// note notes a client that stands for 1<<halvings queries. It reports whether there was room. It looks into 16 slots, so that it does not fail before most are full.
+// note notes a client that stands for 1<<halvings queries. It reports whether there was room. It looks into 16 slots, so that it does
+// not fail before most are full.
 func (c *clientSlots) note(service uint32, ldns netip.Addr, ecs netip.Prefix, halvings uint32, at uint64) bool {
 	for range 16 {
 		sl := &c.slots[at%clientSlotCount]
