@@ -1,12 +1,14 @@
 package dns
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -135,6 +137,49 @@ func TestAheadForgets(t *testing.T) {
 			if a.queries[i].name.zone != nil || a.messages[i] != nil {
 				t.Fatalf("of %d queries it keeps query %d", n, i)
 			}
+		}
+	}
+}
+
+// Where the search for a name begins, another one may stand. What is looked ahead at is the node that the search ends with.
+func TestLikelyNode(t *testing.T) {
+	nodes := map[string]*node{}
+	for i := range 3000 {
+		n := new(node)
+		n.begin(fmt.Sprintf("\x05w%04d\x04gslb\x04test\x00", i))
+		nodes[n.name] = n
+	}
+	x := newNameIndex(nodes)
+	elsewhere := 0
+	for name, n := range nodes {
+		h := x.hash([]byte(name))
+		if got := x.likely(h); got != n || x.find([]byte(name), h) != n {
+			t.Fatalf("%q: looked ahead at %p, and the node is %p", name, got, n)
+		}
+		if x.first(h).node != n {
+			elsewhere++
+		}
+	}
+	if elsewhere == 0 {
+		t.Error("no name has another where its search begins: this test tests nothing")
+	}
+	if got := x.likely(x.hash([]byte("\x04none\x00"))); got != nil {
+		t.Errorf("looked ahead at %q, and there is no such name", got.name)
+	}
+}
+
+// A node keeps its own name, short or long, and what queries read of it begins on a cache line.
+func TestNodes(t *testing.T) {
+	for _, name := range []string{"\x00", "\x01*\x04test\x00", strings.Repeat("\x04abcd", 7) + "\x04xyz\x00", strings.Repeat("\x04abcd", 40) + "\x00"} {
+		n := new(node)
+		n.begin(name)
+		if n.name != name || n.star != isWildcard(name) {
+			t.Errorf("%q became %q, a wildcard: %v", name, n.name, n.star)
+		}
+	}
+	for what, size := range map[string]uintptr{"node": unsafe.Sizeof(node{}), "placedService": unsafe.Sizeof(placedService{})} {
+		if size%64 != 0 || size > 512 { // from 512 on what is allocated begins behind a header
+			t.Errorf("a %s has %d octets, so that not each begins on a cache line", what, size)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/maxmind/mmdbwriter"
 	"github.com/maxmind/mmdbwriter/mmdbtype"
@@ -368,5 +369,12 @@ func TestAheadLetsGo(t *testing.T) {
 		if a.db != nil || slices.ContainsFunc(a.all[:], func(w walker) bool { return w.d != nil || w.step != nil }) {
 			t.Fatalf("%d addresses: it keeps a database", n)
 		}
+	}
+}
+
+// What a lookup reads of a cached record begins on a cache line.
+func TestCachedRecordsBeginOnALine(t *testing.T) {
+	if size := unsafe.Sizeof(cached{}); size%64 != 0 {
+		t.Errorf("a cached record has %d octets, so that not each begins on a cache line", size)
 	}
 }
