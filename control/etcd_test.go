@@ -73,7 +73,8 @@ func startEtcd(t *testing.T, n int) []*member {
 		m.args = []string{
 			"--name", name, "--data-dir", filepath.Join(dir, name), "--listen-client-urls", m.client, "--advertise-client-urls", m.client,
 			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster-state", "new",
-			"--pre-vote=true", // or a member that comes back would unseat the leader
+			"--pre-vote=true",        // or a member that comes back would unseat the leader
+			"--unsafe-no-fsync=true", // the machine stays up, and its disk may be busy with other tests
 			"--logger", "zap", "--log-outputs", filepath.Join(dir, name+".log"),
 		}
 		all = append(all, m)
@@ -85,6 +86,13 @@ func startEtcd(t *testing.T, n int) []*member {
 	t.Cleanup(func() {
 		for _, m := range all {
 			m.kill()
+		}
+	})
+	t.Cleanup(func() {
+		for i := range n {
+			if log, err := os.ReadFile(filepath.Join(dir, fmt.Sprint("m", i, ".log"))); err == nil && t.Failed() {
+				t.Logf("the end of the log of m%d:\n%s", i, log[max(0, len(log)-4096):])
+			}
 		}
 	})
 	leaderFirst(t, all)
