@@ -284,6 +284,9 @@ func (c *Control) acceptMarked(ctx context.Context, marks map[string]string, rec
 		err = c.write(fresh, recs, marks)
 	}
 	if err == nil && (len(fresh) > 0 || len(marks) > 0) {
+		if c.etcd != nil { // before it is in force, or a comparison would take it for one that etcd had and has lost
+			c.etcd.offer(fresh)
+		}
 		c.adopt(fresh, marks)
 	}
 	c.writing.Unlock()
@@ -293,7 +296,6 @@ func (c *Control) acceptMarked(ctx context.Context, marks map[string]string, rec
 	if c.etcd == nil {
 		return notShared, len(fresh) == 0, nil
 	}
-	c.etcd.offer(fresh)
 	if len(recs) == 0 || c.etcd.share(ctx, recs[0]) {
 		return byEtcd, len(fresh) == 0, nil
 	}

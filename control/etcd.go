@@ -273,6 +273,9 @@ func (s *sharer) seen(recs []Record) {
 
 // compare delivers both ways what either side lacks, and purges both. It returns the revision of etcd that it saw.
 func (s *sharer) compare(ctx context.Context, ep *endpoint) (rev int64, err error) {
+	s.mu.Lock()
+	before, undelivered := s.c.set.Load(), maps.Clone(s.pending)
+	s.mu.Unlock()
 	get, cancel := context.WithTimeout(ctx, callFor)
 	defer cancel()
 	resp, err := ep.client.Get(get, s.prefix, clientv3.WithPrefix())
@@ -309,7 +312,13 @@ func (s *sharer) compare(ctx context.Context, ep *endpoint) (rev int64, err erro
 			delete(s.pending, key)
 			continue
 		}
-		if _, pending := s.pending[key]; pending || !there[key] {
+		_, pending := s.pending[key]
+		if !pending && !there[key] { // what was delivered since etcd was asked is not among its answers, and there
+			_, was := undelivered[key]
+			_, known := before.record(r.kind())
+			pending = known && !was
+		}
+		if pending {
 			s.pending[key] = r
 			lack = append(lack, r)
 		}

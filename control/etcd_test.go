@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -346,6 +347,30 @@ func TestEtcdBegunAnew(t *testing.T) {
 		eventually(t, 20*time.Second, "the order is in force on gslbd2", func() bool { return two.knows(o.ID) })
 	}
 	agree(t, []*node{one, two, startNode(t, "gslbd3", t.TempDir(), etcd)}, ids)
+}
+
+// An order that is delivered while etcd is compared is not taken for one that etcd lacks: what its answers do not hold may
+// have come after them.
+func TestOrdersDuringComparisons(t *testing.T) {
+	n := startNode(t, "a", t.TempDir(), startEtcd(t, 1))
+	agree(t, []*node{n}, map[string]bool{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	for range 4 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := n.etcd.compare(ctx, n.etcd.endpoints[0]); err != nil && ctx.Err() == nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 100 {
+		give(t, n, nil, byEtcd)
+	}
 }
 
 func firstKey(m map[string]bool) string { return slices.Min(slices.Collect(maps.Keys(m))) }
