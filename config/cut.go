@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -177,51 +176,28 @@ func shift(n *yaml.Node, lines int) {
 	}
 }
 
-// decodeCut decodes the entries of l, on two cores. One without fault leaves no trace of where it was written.
+// decodeCut decodes the entries of l, a piece at a time. One without fault leaves no trace of where it was written.
+//
+// That is on one core, though two would be done sooner: at a reload the other has queries to answer.
 func (d *decoder) decodeCut(l *cutList, elem field, path string) reflect.Value {
 	l.typ = elem.typ
 	d.cutAt[path] = l
 	out := reflect.MakeSlice(reflect.SliceOf(elem.typ), l.count, l.count)
-	type result struct {
-		nodes  []*yaml.Node // nil: it must be read as a whole
-		faulty []int        // of nodes
-	}
-	var ahead [2]chan result // by goroutine; never closed
-	var running sync.WaitGroup
-	done := make(chan struct{}) // closed when no more pieces are wanted
-	defer running.Wait()
-	defer close(done)
-	for g := range ahead {
-		ahead[g] = make(chan result, 1)
-		quiet := d.another()
-		quiet.quiet, quiet.entries = true, d.entries
-		running.Go(func() {
-			for i := g; i < len(l.pieces); i += len(ahead) {
-				r := result{nodes: l.pieces[i].read()}
-				for j, e := range r.nodes {
-					quiet.tripped = false
-					out.Index(l.pieces[i].first + j).Set(quiet.entry(e, elem, ""))
-					if quiet.tripped {
-						r.faulty = append(r.faulty, j)
-					}
-				}
-				select {
-				case ahead[g] <- r:
-				case <-done:
-					return
-				}
-			}
-		})
-	}
+	quiet := d.another()
+	quiet.quiet, quiet.entries = true, d.entries
 	for i := range l.pieces {
-		r := <-ahead[i%len(ahead)]
-		if r.nodes == nil {
+		p := &l.pieces[i]
+		nodes := p.read()
+		if nodes == nil { // it must be read as a whole
 			d.torn = true
 			return out
 		}
-		for _, j := range r.faulty {
-			index := l.pieces[i].first + j
-			out.Index(index).Set(d.entry(r.nodes[j], elem, at(path, index)))
+		for j, e := range nodes {
+			entry := out.Index(p.first + j)
+			quiet.tripped = false
+			if entry.Set(quiet.entry(e, elem, "")); quiet.tripped {
+				entry.Set(d.entry(e, elem, at(path, p.first+j)))
+			}
 		}
 	}
 	return out
