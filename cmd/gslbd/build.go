@@ -36,6 +36,7 @@ type server struct {
 	log      *zap.Logger
 	level    zap.AtomicLevel
 	started  time.Time
+	workers  int            // for each address
 	initial  *config.Config // what listeners and the state directory were made from
 	store    *state.Store
 	control  *control.Control
@@ -67,7 +68,7 @@ type server struct {
 // anything is served. In a takeover it waits until the process before it has given up the state.
 func newServer(path string, g *generation, db *geo.DB, h *handed) (_ *server, err error) {
 	c := g.config
-	s := &server{path: path, initial: c, started: time.Now(), from: h.from}
+	s := &server{path: path, initial: c, started: time.Now(), from: h.from, workers: runtime.GOMAXPROCS(0)}
 	s.drainTime.Store(int64(c.DNS.DrainTime))
 	s.log, s.level, err = newLogger(c.Log)
 	if err != nil {
@@ -79,8 +80,7 @@ func newServer(path string, g *generation, db *geo.DB, h *handed) (_ *server, er
 	if s.manager, err = newManager(s.log); err != nil {
 		return nil, err
 	}
-	workers := runtime.GOMAXPROCS(0)
-	if err := checkOpenFiles(filesNeeded(c, workers), s.log); err != nil {
+	if err := checkOpenFiles(filesNeeded(c, s.workers), s.log); err != nil {
 		return nil, err
 	}
 	var before handover
@@ -90,7 +90,7 @@ func newServer(path string, g *generation, db *geo.DB, h *handed) (_ *server, er
 		}
 		s.log.Info("takes over", zap.Int("from", before.PID))
 	}
-	s.store, err = state.New(state.Options{Directory: c.State.Directory, Takeover: s.from != nil, Log: s.log, Shards: workers})
+	s.store, err = state.New(state.Options{Directory: c.State.Directory, Takeover: s.from != nil, Log: s.log, Shards: s.workers})
 	if err != nil {
 		return nil, fmt.Errorf("gslbd: %w", err)
 	}
@@ -118,7 +118,7 @@ func newServer(path string, g *generation, db *geo.DB, h *handed) (_ *server, er
 		Tap: dns.TapOptions{
 			File: c.Dnstap.File, Socket: c.Dnstap.Socket, Share: c.Dnstap.Share, Identity: nodeName(c), Version: "gslbd " + version,
 		},
-		RateLimit: rateLimit(c), QueryLog: c.Log.Queries, Workers: workers, Store: s.store, Log: s.log,
+		RateLimit: rateLimit(c), QueryLog: c.Log.Queries, Workers: s.workers, Store: s.store, Log: s.log,
 		HandedUDP: h.takeUDP, HandedTCP: h.takeTCP, CookieSecret: before.CookieSecret,
 	})
 	if err != nil {

@@ -122,10 +122,6 @@ func versionText() string {
 	return version
 }
 
-// startGC is GOGC while gslbd starts: nearly all that it reads stays, and to go through it again whenever it has
-// doubled would be a quarter of the work.
-const startGC = 800
-
 // serve runs the server on the configuration at path until a signal stops it.
 func serve(path string) error {
 	signals := make(chan os.Signal, 2) // before the databases are read, which takes a while: neither must end the process
@@ -144,6 +140,7 @@ func serve(path string) error {
 	if err != nil {
 		return err
 	}
+	evenProcs()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	go func() {

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -236,7 +235,7 @@ func (s *server) alive(ctx context.Context, within time.Duration) error {
 	var group errgroup.Group
 	group.SetLimit(maxAsks)
 	for _, addr := range s.dns.Addrs() {
-		for range asksPerWorker * runtime.GOMAXPROCS(0) {
+		for range asksPerWorker * s.workers {
 			group.Go(func() error { return ask(ctx, ownAddress(addr), question) })
 		}
 	}

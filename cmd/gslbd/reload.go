@@ -2,20 +2,12 @@ package main
 
 import (
 	"errors"
-	"runtime"
 	"runtime/debug"
 
 	"go.uber.org/zap"
 
 	"gslbd/dns"
 )
-
-// reloadProcs is how many Ps a reload adds: for two goroutines that never wait.
-const reloadProcs = 2
-
-// reloadGC is GOGC while a reload lasts: what it leaves as garbage would else start the collector two or three times over
-// a heap of both configurations, and a third of the reload's time.
-const reloadGC = 200
 
 // reload reads the configuration anew and applies it whole, or changes nothing. It returns what the operator should
 // know of a configuration that was applied.
@@ -28,10 +20,6 @@ func (s *server) reload() ([]string, error) {
 		return nil, err
 	}
 	defer s.reloading()()
-	// A long configuration keeps two cores busy, and the collector others. With every P taken, Go looks at the network only
-	// every 10 ms; with more of them than cores the kernel shares the cores, and it wakes whoever has a query at once.
-	procs := runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + reloadProcs)
-	defer runtime.GOMAXPROCS(procs)
 	defer debug.SetGCPercent(debug.SetGCPercent(reloadGC))
 	g, db, err := load(s.path, s.store.Snapshot().Geo)
 	if err == nil {

@@ -127,6 +127,8 @@ func BenchmarkStalls(b *testing.B) {
 		{"all", []func(context.Context){reports, swap, reload}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0)) // testing sets it before each
+			evenProcs()
 			ctx, cancel := context.WithCancel(context.Background())
 			var running sync.WaitGroup
 			for _, f := range c.beside {
