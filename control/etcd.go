@@ -316,10 +316,11 @@ func (s *sharer) compare(ctx context.Context, ep *endpoint) (rev int64, err erro
 		if !pending && !there[key] { // what was delivered since etcd was asked is not among its answers, and there
 			_, was := undelivered[key]
 			_, known := before.record(r.kind())
-			pending = known && !was
+			if pending = known && !was; pending {
+				s.pending[key] = r
+			}
 		}
-		if pending {
-			s.pending[key] = r
+		if pending { // what is pending may be newer than the set
 			lack = append(lack, r)
 		}
 	}
