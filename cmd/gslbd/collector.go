@@ -19,8 +19,9 @@ const reloadGC = 400
 // of the time, 10 ms and more at once, and comes before queries that wait for a P (runtime/mgcpacer.go, fractional workers). Workers
 // of UDP have threads of their own, so that more Ps than cores cost them nothing.
 func evenProcs() {
-	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(even(runtime.GOMAXPROCS(0)))
+	n := runtime.GOMAXPROCS(0)
+	if more := even(n); more != n && os.Getenv("GOMAXPROCS") == "" { // once it is called, Go no longer follows a quota that changes
+		runtime.GOMAXPROCS(more)
 	}
 }
 
