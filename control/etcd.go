@@ -264,8 +264,13 @@ func (s *sharer) seen(recs []Record) {
 		ours, ok := set.record(r.kind())
 		switch {
 		case ok && same(ours, r):
-			delete(s.pending, r.key())
+			if p, pending := s.pending[r.key()]; pending && same(merge(p, r), r) { // else it is newer than the set
+				delete(s.pending, r.key())
+			}
 		case ok:
+			if p, pending := s.pending[r.key()]; pending {
+				ours = merge(ours, p)
+			}
 			s.pending[r.key()] = ours
 		}
 	}

@@ -373,6 +373,29 @@ func TestOrdersDuringComparisons(t *testing.T) {
 	}
 }
 
+// What is to be delivered may be newer than what is in force, for a moment. That etcd has what is in force does not end it.
+func TestSeenLeavesWhatIsNewer(t *testing.T) {
+	n := startNode(t, "a", t.TempDir(), []*member{{client: "http://127.0.0.1:1"}})
+	o := orderTo(Drain, Target{Site: "seoul"})
+	mustForce(t, n.Control, o)
+	if _, err := n.Clear(t.Context(), tombstone(o.ID), Caller{}); err != nil {
+		t.Fatal(err)
+	}
+	inForce := n.set.Load().ended(o.ID)
+	first := *inForce
+	first.Created, first.Author = inForce.Created.Add(-time.Second), "park@ops"
+	newer := Record{Tombstone: &first}
+	n.etcd.offer([]Record{newer})
+	n.etcd.seen([]Record{{Tombstone: inForce}})
+	if got, pending := n.etcd.awaited(newer); !pending || !same(got, newer) {
+		t.Errorf("to be delivered: %v, %s", pending, got.encode())
+	}
+	n.etcd.seen([]Record{newer})
+	if !n.etcd.has(newer) {
+		t.Error("what etcd has is to be delivered")
+	}
+}
+
 func firstKey(m map[string]bool) string { return slices.Min(slices.Collect(maps.Keys(m))) }
 
 func deleteAll(t *testing.T, m *member) {
