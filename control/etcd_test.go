@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -127,9 +128,11 @@ func (m *member) leads() bool {
 	return err == nil && s.Leader != 0 && s.Leader == s.Header.MemberId
 }
 
+// freePort returns a port on an address of loopback that nobody else uses: on 127.0.0.1 a connection of another test may
+// have the port before the program that it is for.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.N(254), rand.N(256), 1+rand.N(254)))
 	if err != nil {
 		t.Fatal(err)
 	}

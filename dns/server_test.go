@@ -476,7 +476,7 @@ func TestNoQueries(t *testing.T) {
 // TestStop stops a server under load: what it has taken it answers, and its port is free at once. It stops when that is
 // done, not when DrainTime is over, for which nobody here would wait.
 func TestStop(t *testing.T) {
-	s := start(t, dns.Options{DrainTime: time.Minute})
+	s := start(t, dns.Options{DrainTime: time.Minute, Listen: []string{"127.0.0.2:0"}})
 	idle, busy := s.dial("tcp"), s.dial("tcp")
 	query := frame(t, question("www.gslb.test.", "A"))
 	for _, c := range []net.Conn{idle, busy} {

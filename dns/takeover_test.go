@@ -180,7 +180,8 @@ func (r *running) waitFor(line string) {
 // A socket that was handed, from a service manager say, gets the options that one of ours has; an address without one is
 // opened.
 func TestHandedSocketOptions(t *testing.T) {
-	plain, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	// Not 127.0.0.1: there a connection of another test may have the port for TCP.
+	plain, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 2)})
 	if err != nil {
 		t.Fatal(err)
 	}

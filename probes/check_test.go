@@ -190,7 +190,7 @@ func TestCheckUDP(t *testing.T) {
 	}
 	echo := stub(func(b []byte) []byte { return append([]byte("you said "), b...) })
 	sink := stub(func([]byte) []byte { return nil })
-	gone, err := net.ListenPacket("udp", "127.0.0.1:0")
+	gone, err := net.ListenPacket("udp", "127.0.0.2:0") // where no client of another test gets the port
 	if err != nil {
 		t.Fatal(err)
 	}

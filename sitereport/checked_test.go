@@ -2,6 +2,8 @@ package sitereport_test
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strings"
@@ -32,10 +34,11 @@ func listen(t *testing.T) netip.AddrPort {
 	return netip.MustParseAddrPort(l.Addr().String())
 }
 
-// closed returns a port on loopback where nobody listens.
+// closed returns a port where nobody listens, on an address of loopback that nobody else uses: on 127.0.0.1 a connection
+// of another test may have the port before the program that it is for.
 func closed(t *testing.T) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	l, err := net.Listen("tcp4", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.N(254), rand.N(256), 1+rand.N(254)))
 	if err != nil {
 		t.Fatal(err)
 	}

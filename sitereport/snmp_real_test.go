@@ -2,6 +2,7 @@ package sitereport_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -72,7 +73,7 @@ pass .1.3.6.1.4.1.8072.9999.1 ` + script + "\n",
 // sorted by OID.
 func newDevice(t *testing.T, text string) (d *device, stop func()) {
 	t.Helper()
-	l, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	l, err := net.ListenPacket("udp4", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.N(254), rand.N(256), 1+rand.N(254))) // see closed
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 // An agent whose telemetry has no port reports all the same and gets the port when it is free, keeps it over a reload, and gives
 // it up with a reload; docs/agent.md lists the very series that it serves.
 func TestTelemetry(t *testing.T) {
-	taken, err := net.Listen("tcp4", "127.0.0.1:0")
+	taken, err := net.Listen("tcp4", "127.0.0.2:0") // where no client of another test gets the port
 	if err != nil {
 		t.Fatal(err)
 	}

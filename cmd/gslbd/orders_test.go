@@ -220,9 +220,9 @@ func TestOrdersOverTLSOfEtcd(t *testing.T) {
 	theirs := newAuthority(t, "theirs").writeCA(filepath.Join(dir, "theirs.pem"))
 	certificate, key, _ := ours.write(dir, "etcd", time.Now().Add(time.Hour))
 	var urls [2]string
-	var held [2]net.Listener // both, or one port could be given twice
+	var held [2]net.Listener // both, or one port could be given twice; where no client of another test gets the port
 	for i, scheme := range []string{"https://", "http://"} {
-		if held[i], err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		if held[i], err = net.Listen("tcp", "127.0.0.2:0"); err != nil {
 			t.Fatal(err)
 		}
 		urls[i] = scheme + held[i].Addr().String()

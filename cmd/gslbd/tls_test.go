@@ -73,7 +73,7 @@ func (a *authority) make(template *x509.Certificate) (der []byte, key *ecdsa.Pri
 func (a *authority) write(dir, name string, expires time.Time) (certificate, key string, pair tls.Certificate) {
 	a.t.Helper()
 	der, private := a.make(&x509.Certificate{
-		Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(127, 0, 0, 2)},
 		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: expires,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	})
