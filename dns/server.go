@@ -469,8 +469,10 @@ func (s *Server) Run(ctx context.Context) error {
 		defer func() { end(); tap.Wait() }()
 	}
 	group, ctx := errgroup.WithContext(ctx)
+	var spare atomic.Int64 // Ps beyond those that all else may use, one a core
+	spare.Store(int64(runtime.GOMAXPROCS(0) - s.opts.Workers))
 	for _, w := range s.workers {
-		group.Go(func() error { return w.run(ctx) })
+		group.Go(func() error { return w.run(ctx, &spare) })
 	}
 	group.Go(func() error {
 		s.limiter.watch(ctx)

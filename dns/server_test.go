@@ -517,6 +517,25 @@ func TestStop(t *testing.T) {
 	ln.Close()
 }
 
+// TestSpareProcs checks that a worker that keeps its P while it waits for a query holds up neither the collector nor a stop, and
+// answers while it waits so and when it has waited longer.
+func TestSpareProcs(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	s := start(t, dns.Options{Workers: 1})
+	c := &mdns.Conn{Conn: s.dial("udp")}
+	for i := range 50 {
+		for asked := time.Now(); i%2 == 1 && time.Since(asked) < 3*time.Millisecond; {
+			runtime.GC()
+		}
+		if err := c.WriteMsg(question("www.gslb.test.", "A")); err != nil {
+			t.Fatal(err)
+		}
+		m, err := c.ReadMsg()
+		wantWWW(t, m, err)
+	}
+	s.wait()
+}
+
 func TestBindErrors(t *testing.T) {
 	s := start(t, dns.Options{})
 	tests := []struct {

@@ -2,5 +2,7 @@
 
 package state
 
-// yield does nothing: workers wait in the runtime's poller, not in threads of their own.
-func yield() {}
+import "runtime"
+
+// yield lets a worker have the P: workers wait in the runtime's poller, not in threads of their own.
+func yield() { runtime.Gosched() }
