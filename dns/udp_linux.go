@@ -88,8 +88,8 @@ func newUDPWorker(conn *net.UDPConn, local netip.AddrPort, r *Responder, drainTi
 }
 
 // detach takes the socket out of the runtime's poller. While one watches it, the kernel tells it of every datagram that comes
-// or has been sent, which costs 0.1 us each; and a thread that waits by itself is woken sooner. A call that waits
-// for a query returns after shortWait.
+// or has been sent, which costs 0.1 us each; and a thread that waits by itself is woken sooner. What waits for a query then returns after
+// shortWait.
 func detach(conn *net.UDPConn) (*os.File, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -217,7 +217,7 @@ func (w *udpWorker) drain() {
 }
 
 // await waits for a query, for shortWait, and takes what is there then: one system call, where to poll the socket first would be two, and
-// half as much time again on a server that is half busy.
+// a quarter more of all that a server does that is half busy.
 //
 // It is made raw where a P is spare. Else the runtime, which finds that the worker has not been through its scheduler for 10 ms, takes the P
 // of the call whenever it looks, and then looks every 20 us: some 2 % of a core, for which queries wait where there is one. Who wants the worker
