@@ -5,12 +5,13 @@ package dns
 import (
 	"context"
 	"errors"
-	"golang.org/x/sys/unix"
 	"net"
 	"net/netip"
 	"os"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // mostSockets is how many UDP sockets share an address: elsewhere than on Linux the kernel does not spread queries over them.
