@@ -469,10 +469,9 @@ func (s *Server) Run(ctx context.Context) error {
 		defer func() { end(); tap.Wait() }()
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	var spare atomic.Int64 // Ps beyond those that all else may use, one a core
-	spare.Store(int64(runtime.GOMAXPROCS(0) - s.opts.Workers))
+	keepP := len(s.workers)+2 <= runtime.GOMAXPROCS(0) // two are left for the collector and all else
 	for _, w := range s.workers {
-		group.Go(func() error { return w.run(ctx, &spare) })
+		group.Go(func() error { return w.run(ctx, keepP) })
 	}
 	group.Go(func() error {
 		s.limiter.watch(ctx)

@@ -114,9 +114,9 @@ func detach(conn *net.UDPConn) (*os.File, error) {
 	return os.NewFile(uintptr(copied), "udp"), nil
 }
 
-// run answers until ctx is done, and then what the socket still holds, and closes it. Spare says how many
-// workers more may keep their P while they wait.
-func (w *udpWorker) run(ctx context.Context, spare *atomic.Int64) error {
+// run answers until ctx is done, and then what the socket still holds, and closes it. With keepP it
+// keeps its P while it waits for the next query of a busy server.
+func (w *udpWorker) run(ctx context.Context, keepP bool) error {
 	defer w.conn.Close()
 	defer ownThread()()
 	eventfd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
@@ -126,13 +126,25 @@ func (w *udpWorker) run(ctx context.Context, spare *atomic.Int64) error {
 	wake := os.NewFile(uintptr(eventfd), "eventfd")
 	defer wake.Close()
 	var stopped atomic.Pointer[time.Time]
+	thread, ended := unix.Gettid(), make(chan struct{})
+	defer close(ended)
 	stop := context.AfterFunc(ctx, func() {
 		now := time.Now()
 		stopped.Store(&now)
 		_, _ = wake.Write([]byte{7: 1}) // any number but 0 wakes the worker
+		tick := time.NewTicker(interruptEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-tick.C:
+				_ = unix.Tgkill(unix.Getpid(), thread, unix.SIGURG) // which the runtime takes for its own, and does nothing
+			}
+		}
 	})
 	defer stop()
-	for full, idle := false, true; ; {
+	for full, idle, polls := false, true, false; ; {
 		if ctx.Err() != nil {
 			if errors.Is(context.Cause(ctx), ErrTakenOver) {
 				return nil
@@ -146,15 +158,19 @@ func (w *udpWorker) run(ctx context.Context, spare *atomic.Int64) error {
 			return nil
 		}
 		switch {
-		case idle:
+		case full: // more is there, mostly
+			w.receive()
+		case idle || polls:
+			_ = unix.SetNonblock(w.fd, false) // a process that was to take over and gave up has left it set, for us too
 			if err := w.wait(unix.POLLIN, eventfd, nil); err != nil {
 				return err
 			}
 			w.receive()
-		case full: // more is there, mostly
-			w.receive()
 		default:
-			w.await(spare)
+			if w.await(keepP); w.recvErrno == unix.EINVAL { // gVisor does not know MSG_WAITFORONE
+				polls = true
+				continue
+			}
 		}
 		full, idle = w.received == batch, w.recvErrno == unix.EAGAIN && !full
 		switch w.recvErrno {
@@ -170,8 +186,11 @@ func (w *udpWorker) run(ctx context.Context, spare *atomic.Int64) error {
 }
 
 // shortWait is for how long a worker waits for a query before it polls, which can also be ended by a stop, and lets others have its P: longer
-// than a busy server is without a query. The kernel makes it up to whole ticks, of 1 to 10 ms.
+// than a busy server is without a query. The kernel counts in ticks, one or two of 1 to 10 ms.
 const shortWait = time.Millisecond
+
+// interruptEvery is how often a worker that is to stop is interrupted: datagrams with wrong checksums begin its wait anew.
+const interruptEvery = 10 * time.Millisecond
 
 // shortSlice is the shortest that the kernel takes.
 const shortSlice = 100 * time.Microsecond
@@ -219,17 +238,14 @@ func (w *udpWorker) drain() {
 // await waits for a query, for shortWait, and takes what is there then: one system call, where to poll the socket first would be two, and
 // a quarter more of all that a server does that is half busy.
 //
-// It is made raw where a P is spare. Else the runtime, which finds that the worker has not been through its scheduler for 10 ms, takes the P
-// of the call whenever it looks, and then looks every 20 us: some 2 % of a core, for which queries wait where there is one. Who wants the worker
-// to stop sends it a signal, which ends the call: it has a timeout, and so is not begun again.
-func (w *udpWorker) await(spare *atomic.Int64) {
+// To keep the P it is made raw. Else the runtime, which finds that the worker has not been through its scheduler for 10 ms, takes the P
+// of the call whenever it looks, and then looks every 20 us: some 2 % of a core, for which queries wait where there is one. Where the runtime
+// wants a thread to pause it sends a signal, which ends the call: it has a timeout, and so is not begun again.
+func (w *udpWorker) await(keepP bool) {
 	w.empty()
-	if spare.Load() > 0 { // else no worker writes there
-		defer spare.Add(1)
-		if spare.Add(-1) >= 0 {
-			w.took(unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(w.fd), uintptr(unsafe.Pointer(&w.in[0])), batch, unix.MSG_WAITFORONE, 0, 0))
-			return
-		}
+	if keepP {
+		w.took(unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(w.fd), uintptr(unsafe.Pointer(&w.in[0])), batch, unix.MSG_WAITFORONE, 0, 0))
+		return
 	}
 	w.took(unix.Syscall6(unix.SYS_RECVMMSG, uintptr(w.fd), uintptr(unsafe.Pointer(&w.in[0])), batch, unix.MSG_WAITFORONE, 0, 0))
 }

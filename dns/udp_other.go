@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -46,7 +45,7 @@ func newUDPWorker(conn *net.UDPConn, local netip.AddrPort, r *Responder, drainTi
 }
 
 // run answers until ctx is done, and then what the socket still holds, and closes it.
-func (w *udpWorker) run(ctx context.Context, _ *atomic.Int64) error {
+func (w *udpWorker) run(ctx context.Context, _ bool) error {
 	defer w.conn.Close()
 	// A deadline in the past wakes the worker that waits for a datagram.
 	stop := context.AfterFunc(ctx, func() { _ = w.conn.SetReadDeadline(time.Unix(1, 0)) })

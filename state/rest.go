@@ -9,8 +9,9 @@ const (
 	// restAfter is how many clients or services are gone through between two rests: some 10 us, where the whole of a piece takes
 	// 120, and has taken 470.
 	restAfter = 32
-	// Where there is more than one P, in one of handOverAfter rests it is given up too, for a worker that has none while the collector has all
-	// others. Each time Go wakes a thread for a P that has no work: in each rest, that made two thirds of the switches between threads.
+	// Where there is more than one P, in one of handOverAfter rests, of a piece of 256 the fourth, it is given up too, for a worker that has
+	// none while the collector has all others. Each time Go wakes a thread for a P that has no work: in each rest, that made two thirds
+	// of the switches between threads.
 	handOverAfter = 8
 	// A rest is long where a worker is always busy: it gives the processor back after 10 ms only. After mostLongRests of them there
 	// are no more, else the work would never be done, and who needs the lock that it holds would wait. One may be the machine's doing.
@@ -30,7 +31,7 @@ func resting() func() {
 			return
 		}
 		began := time.Now()
-		if rests++; rests%handOver == 0 {
+		if rests++; rests%handOver == handOver/2 {
 			runtime.Gosched() // to who waits for this P
 		}
 		yield() // to who waits for this core
