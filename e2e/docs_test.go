@@ -419,7 +419,10 @@ func TestReadme(t *testing.T) {
 		if strings.HasPrefix(text, "bin/gslbd check") {
 			text = "cp reordered.yaml config.example.yaml\n" + text
 		}
-		script.WriteString(strings.Replace(text, "\nbin/gslb-agent --config agent.example.yaml", "\ntimeout 2 bin/gslb-agent --config agent.example.yaml || [ $? = 124 ]", 1))
+		script.WriteString(strings.Replace(text, "\nbin/gslb-agent --config agent.example.yaml", `
+bin/gslb-agent --config agent.example.yaml >agent.log 2>&1 & agent=$!
+for i in $(seq 200); do grep -q "reports accepted" agent.log && break; sleep 0.1; done
+kill $agent; wait $agent || true; cat agent.log`, 1))
 	}
 	out := walk(t, dir, script.String())
 	for _, want := range []string{
